@@ -21,15 +21,14 @@ from typing import NamedTuple
 
 import zmq
 
+from tests.micromsg2.streams import message
 from tests.mtl.cases import until_cut_off
 from tests.tools.processes import PROJECT, begun
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import Offer, Proposal
 from twisted_msgproto.micromsg2.wire.frames import (
-    encode_address,
     encode_command,
     encode_handshake,
-    encode_message,
 )
 from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
 
@@ -84,8 +83,7 @@ def filter_storm() -> Stream:
         yield encode_command("subscribe", name)
     matching = ";".join(f"p{number}:N1" for number in range(CONDITIONS)).encode()
     for number in itertools.count(1):
-        address = encode_address(f"topic/a{number % 10}", matching)
-        yield encode_message(number % 2**31, address, b"x")[0]
+        yield message((number - 1) % 65535 + 1, b"x", f"topic/a{number % 10}", matching)
 
 
 def compressed(payload: bytes) -> bytes:
@@ -156,10 +154,7 @@ INPUTS: dict[str, Input] = {
         "micromsg2",
         lambda: itertools.chain(
             [HELLO, HELLO],
-            itertools.repeat(
-                bytes([encode_message(1, encode_address("orders"), b"x" * 60_000)[0][0] | 16])
-                + encode_message(1, encode_address("orders"), b"x" * 60_000)[0][1:]
-            ),
+            itertools.repeat(message(1, b"x" * 60_000, "orders", continued=True)),
         ),
     ),
     "headers without end": Input(

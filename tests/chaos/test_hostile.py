@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from tests.chaos.gateways import LISTEN, most_resident, needs_proc, resident
+from tests.micromsg2.streams import message
 from tests.tools.measures import turn_warn
 from tests.tools.processes import PATIENCE_SECONDS
 from twisted_msgproto.micromsg2 import Offer, Proposal
@@ -16,7 +17,6 @@ from twisted_msgproto.micromsg2.wire.frames import (
     encode_address,
     encode_command,
     encode_handshake,
-    encode_message,
 )
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
@@ -34,7 +34,7 @@ ADDRESS = encode_address("orders")
 
 
 def large_payload():
-    (frame,) = encode_message(1, ADDRESS, b"x" * 300)
+    frame = message(1, b"x" * 300, "orders")
     head = frame[:-304]  # up to the length
     return head + (1 << 31).to_bytes(4, "big")
 
@@ -44,7 +44,7 @@ def for_ever(nbytes):
 
 
 def parts():
-    (frame,) = encode_message(1, ADDRESS, b"x" * 60_000)
+    frame = message(1, b"x" * 60_000, "orders")
     return itertools.repeat(bytes([frame[0] | 16]) + frame[1:])
 
 
@@ -68,7 +68,7 @@ ATTACKS = {
     ),
     "micromsg2: messages before the handshake": (
         "micromsg2",
-        lambda: for_ever(encode_message(1, ADDRESS, b"x" * 100)[0]),
+        lambda: for_ever(message(1, b"x" * 100, "orders")),
         0,
     ),
     "micromsg2: parts without end": (

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from tests.micromsg2.streams import message
 from tests.tools.byte_streams import windows_apart
 from twisted_msgproto.core import strict_json
 from twisted_msgproto.core.errors import Fault
@@ -209,9 +210,7 @@ MICROMSG2_LISTS = ("", "ack", "batch-ack:max-count=100", "json;dotnet", "pub-sub
 
 
 def micromsg2_handshake(source: Random) -> bytes:
-    offers = [
-        micromsg2.read_extensions(source.choice(MICROMSG2_LISTS).encode(), 64) for _ in range(2)
-    ]
+    offers = [micromsg2.read_extensions(source.choice(MICROMSG2_LISTS).encode()) for _ in range(2)]
     return micromsg2.encode_handshake(
         micromsg2.Handshake(1, source.randint(0, 1), source.choice(("", "hulk")), *offers)
     )
@@ -226,13 +225,12 @@ def micromsg2_stream(source: Random) -> bytes:
                 text = source.choice((b"", b"a=Tb", b"market=Teu;amount=N100"))
                 if source.random() < 0.3:
                     destination = word(source)
-                address = micromsg2.encode_address(destination, text)
                 number = source.choice((1, 2, 65_534, 65_535))
                 payload = b"p" * source.choice((0, 3, 3, 3, 255, 256, 900))
                 for step in range(source.choice((1, 1, 2, 30, 150))):
-                    for frame in micromsg2.encode_message(number + step & 0xFFFF, address, payload):
-                        more = 16 if not source.randrange(6) else 0
-                        frames.append(bytes((frame[0] | more,)) + frame[1:])
+                    more = not source.randrange(6)
+                    rest = payload, destination, text
+                    frames.append(message(number + step & 0xFFFF, *rest, continued=more))
             case 3:
                 frames.append(micromsg2.encode_extension(source.randint(0, 3), b"\0\1"))
             case 4:

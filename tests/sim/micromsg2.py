@@ -14,6 +14,7 @@ from unittest import mock
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 
+from tests.micromsg2.streams import message
 from tests.sim.bugs import Bug
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
@@ -37,9 +38,7 @@ from twisted_msgproto.micromsg2.wire.frames import (
     Error,
     ExtensionFrame,
     Handshake,
-    encode_address,
     encode_handshake,
-    encode_message,
 )
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.broker.persistence import BrokerPersistence, KeptBroker
@@ -239,11 +238,9 @@ class ForeignClient:
         self._cancel()
         end = min(len(self._bodies), self._done + self.window)
         self._sent = max(self._sent, end)
-        address = encode_address("orders")
         for index in range(self._done, end):
             number = SEQUENCES.after(self._before or SEQUENCES.last, index - self._first + 1)
-            (frame,) = encode_message(number, address, self._bodies[index])
-            self._write(frame)
+            self._write(message(number, self._bodies[index], "orders"))
         if end > self._done:
             self._timer = self._world.client_clock.callLater(self._patience, self._repeat)
 

@@ -70,9 +70,6 @@ LIMITS: Final = (
     Limit("subscriber-bytes", 16 << 20, "bytes", "waiting for one topic subscriber", 1),
 )
 
-FILTER_CONDITIONS: Final = 32
-"""A filter has no more conditions (``MM-32``)."""
-
 
 class SubscriptionRefused(Exception):
     """A SUBSCRIBE or UNSUBSCRIBE cannot be; ``code`` and text are for the ERROR."""
@@ -284,7 +281,7 @@ class Broker:
             # Refuses a destination that no message could have.
             encode_address(destination)
             text = parameters.get("filter", "")
-            chosen = Filter.read(text, FILTER_CONDITIONS) if text else None
+            chosen = Filter.read(text) if text else None
         except BadText as error:
             raise SubscriptionRefused(BAD_FILTER, f"{destination}: {error}") from None
         self.subscribe(consumer, destination, chosen)

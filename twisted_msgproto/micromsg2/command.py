@@ -49,9 +49,6 @@ PUB_SUB = "pub-sub"
 
 NO_EXTENSIONS = "none"
 
-EXTENSIONS_MAX: Final = 64
-"""More than these in one ``--extension`` are no choice but a mistake."""
-
 Choice = tuple[Offer, ...]
 
 
@@ -70,7 +67,7 @@ def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
     for text in options.extensions:
         if text != NO_EXTENSIONS:
             try:
-                chosen += read_extensions(text.encode(), EXTENSIONS_MAX)
+                chosen += read_extensions(text.encode())
             except BadText as error:
                 raise ConfigurationError(f"--extension {text}: {error}") from None
     try:

@@ -20,12 +20,12 @@ from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, most_resident, resident, served
 from tests.chaos.inputs import HELLO, UPGRADE, text
 from tests.chaos.report import Found, Row
+from tests.micromsg2.streams import message
 from tests.mtl.cases import join
 from tests.tools.certificates import Authority
 from tests.tools.measures import SPARE_FILES, TICKS, accepted, need_files, of_process
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, launching
 from twisted_msgproto.lumberjack.wire import encode_window
-from twisted_msgproto.micromsg2.wire.frames import encode_address, encode_message
 from twisted_msgproto.net.wires.websocket.frames import BINARY, frame
 
 MEBI = 1 << 20
@@ -290,7 +290,7 @@ def _never_ending(head: bytes, piece: bytes) -> Iterator[bytes]:
 
 
 PIECE = bytes(64 << 10)
-MESSAGE = encode_message(1, encode_address("orders"), b"x" * 300)[0]
+MESSAGE = message(1, b"x" * 300, "orders")
 
 GREEDY_INPUTS: dict[str, Callable[[], Iterator[bytes]]] = {
     "lumberjack": lambda: _never_ending(

@@ -66,9 +66,6 @@ LIMITS: Final = (
 EXTENSION_LIST_BYTES: Final = 4096
 """Each extension list of a handshake is not longer."""
 
-EXTENSION_NAMES: Final = 64
-"""It has no more names; an index has 255 places."""
-
 PROTOCOL_ERROR: Final = "protocol-error"
 LIMIT_EXCEEDED: Final = "limit-exceeded"
 
@@ -220,21 +217,16 @@ Unnumbered = tuple[int, bytes]
 """A MESSAGE frame without its number: the flags, and all that stands behind the number."""
 
 
-def encode_unnumbered(
-    address: bytes, payload: bytes, part_bytes: int = MIB
-) -> tuple[Unnumbered, ...]:
-    """Return the frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
-
-    ``address`` comes from :func:`encode_address`.  Payloads above ``part_bytes`` are split.
-    """
-    if len(payload) <= part_bytes:
+def encode_unnumbered(address: bytes, payload: bytes) -> tuple[Unnumbered, ...]:
+    """Return the frames of one payload, for any number of receivers (``MM-14``, ``MM-31``)."""
+    if len(payload) <= MIB:
         flag, length = _sized(payload)
         return ((flag, address + length + payload),)
     frames = []
-    for offset in range(0, len(payload), part_bytes):
-        part = payload[offset : offset + part_bytes]
+    for offset in range(0, len(payload), MIB):
+        part = payload[offset : offset + MIB]
         flag, length = _sized(part)
-        if offset + part_bytes < len(payload):
+        if offset + MIB < len(payload):
             flag |= CONTINUED
         frames.append((flag, b"".join((address, length, part))))
     return tuple(frames)
@@ -255,13 +247,6 @@ def encode_numbered(
     data[::2] = map(_START.pack, flags, numbers)
     data[1::2] = contents
     return data
-
-
-def encode_message(
-    sequence: int, address: bytes, payload: bytes, part_bytes: int = MIB
-) -> Sequence[bytes]:
-    frames = encode_unnumbered(address, payload, part_bytes)
-    return [_START.pack(flags, sequence) + content for flags, content in frames]
 
 
 # Decoding ---------------------------------------------------------------------------------------
@@ -391,7 +376,7 @@ class Decoder:
             position += 2
             _need(data, start, position + nbytes)
             text = data[position : position + nbytes]
-            lists.append(read_extensions(text, EXTENSION_NAMES))
+            lists.append(read_extensions(text))
             position += nbytes
         frames.append(Handshake(major, minor, identity, lists[0], lists[1], flags))
         self._handshakes -= 1

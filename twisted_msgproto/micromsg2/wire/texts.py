@@ -242,6 +242,8 @@ class Offer:
         return write_extensions([self]).decode("ascii")
 
 
+EXTENSIONS_MAX: Final = 64
+
 PROPERTIES_MAX: Final = 32
 """An extension has no more: a vendor's are kept as long as the session."""
 
@@ -252,23 +254,23 @@ thousand sessions then share what was agreed.
 """
 
 
-def read_extensions(data: bytes, names_max: int) -> tuple[Offer, ...]:
+def read_extensions(data: bytes) -> tuple[Offer, ...]:
     """Return an extension list (``MM-08``).
 
     Lenient: empty items, property names in any case (they come out in lower case), ``:`` for
     ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``), and
     for more names or properties than allowed (``MM-32``).
     """
-    return _usual(data, names_max) if len(data) <= USUAL_BYTES else _parsed(data, names_max)
+    return _usual(data) if len(data) <= USUAL_BYTES else _parsed(data)
 
 
-def _parsed(data: bytes, names_max: int) -> tuple[Offer, ...]:
+def _parsed(data: bytes) -> tuple[Offer, ...]:
     offers: dict[str, Offer] = {}
     for item in _ascii(data, "extension list").split(";"):
         if not item:
             continue
-        if len(offers) == names_max:
-            raise BadText(f"more than {names_max} extensions")
+        if len(offers) == EXTENSIONS_MAX:
+            raise BadText(f"more than {EXTENSIONS_MAX} extensions")
         name, _, rest = item.partition(":")
         check_field(name, "extension name")
         if name in offers:
@@ -399,6 +401,8 @@ class Condition:
         return f"{self.key}{self.operator}{write_value(self.value)}"
 
 
+CONDITIONS_MAX: Final = 32
+
 CONDITION_BYTES: Final = 300
 """A condition weighs this many bytes beside its texts: the objects that it is made of."""
 
@@ -430,15 +434,15 @@ class Filter:
         )
 
     @classmethod
-    def read(cls, expression: str, conditions_max: int = 32) -> Filter:
+    def read(cls, expression: str) -> Filter:
         """Return what an expression says; BadText names the condition that cannot be."""
         conditions: list[Condition] = []
         for item in expression.split(";"):
             item = item.strip()
             if not item:
                 continue
-            if len(conditions) == conditions_max:
-                raise BadText(f"more than {conditions_max} conditions")
+            if len(conditions) == CONDITIONS_MAX:
+                raise BadText(f"more than {CONDITIONS_MAX} conditions")
             parts = _CONDITION.fullmatch(item)
             if parts is None or _LENIENT_KEY.match(parts[1]) is None:
                 raise BadText(f"{shown(item)} is not: name, operator, value")
