@@ -726,6 +726,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "set HADOOP_CONF_DIR to the folder that has the cluster's yarn-site.xml",
         "add the name to /etc/hosts, or set SPARK_LOCAL_IP",
         "start what --master names, or leave --master out",
+        "there is no directory for temporary files",
     ),
     "tests/spark/test_flight.py": ("it wants its token: run", "does not know queue"),
     "tests/spark/test_loop.py": ("table rewind",),
@@ -775,10 +776,8 @@ NO_ADVICE = (
 """Words of titles, of helps, of comments and in front of lines: they send nobody anywhere."""
 
 NOT_RUN: dict[str, str] = {
-    "there is no directory for temporary files": "TMPDIR is set in tests/containers.sh's machines",
     "enable --now": "systemd has to run; systemd-analyze takes these units in test_init.py",
     "install a C compiler, then pip": "it compiles from an index; ./run checks a wheel without one",
-    "make room on the disk, or set TMPDIR": "no Java was found that fails on a full disk",
     "DROP FEATURE": "SQL of Delta's own package for Spark, which is not among the extras",
 }
 """Words of a message → why what it advises is run nowhere."""

@@ -434,6 +434,37 @@ class TestWithSpark:
         assert ended.stderr.count("\n") == 1
         assert line.replace("HERE", here) in ended.stderr
 
+    def test_a_start_without_room_is_one_line_and_works_with_room__RD_12__RD_15(
+        self, launch: Launcher, queue: Path, tmp_path: Path
+    ) -> None:
+        """Java's first thread failed, its others did not: the bridge stood for good, silently."""
+        words = [sys.executable, "-m", "twisted_msgproto", "bridge", "--once", "--table=disk/table"]
+        words += [f"--queue={queue}", "--start=begin"]
+        (tmp_path / "disk").mkdir()
+        script = (
+            "for size in 4k 8k 12k 16k; do umount disk 2>/dev/null;"
+            ' mount -t tmpfs -o "size=$size" tmpfs disk && ! "$@" || exit 1; find disk -type f;'
+            ' done; mount -o remount,size=9m disk; exec "$@"'
+        )
+        ended = subprocess.run(
+            contained("", "sh", "-c", script, "sh", *words),
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
+        assert ended.returncode == 0, ended.stderr
+        lines, own = ended.stderr.splitlines(), f"{tmp_path}/disk/table/_bridge/"
+        assert len(lines) == 4, ended.stderr
+        for line in lines[:2]:
+            assert re.search(rf"cannot use {own}\S+: No space left on device$", line)
+        for line in lines[2:]:
+            words_of_java = "Java did not start: .*No space left on device; make room on the disk;"
+            assert re.search(rf"{words_of_java} its output: {own}", line)
+        assert ".status" not in ended.stdout, "half of a file that is written again and again"
+        assert "1500 rows in all" in ended.stdout
+
     def test_each_remedy_for_a_cluster_leads_to_the_next_one__RD_12(
         self, queue: Path, tmp_path: Path
     ) -> None:
@@ -662,6 +693,29 @@ class TestTwoBridgesOfOneTable:
             identity(queues[0]): 20,
             identity(queues[1]): 10,
         }
+
+    def test_where_nothing_can_be_written_it_asks_for_a_temporary_directory__RD_12(
+        self, s3: Store, queue: Path, tmp_path: Path
+    ) -> None:
+        """Not even the working directory, which Python takes last of all."""
+        words = ["-m", "tests.tools.dying", "--here", "bridge", f"--queue={queue}", "--once"]
+        words += ["--table", s3.new_location()]
+        words += [word for pair in s3.options.items() for word in ("--storage", "=".join(pair))]
+        script = 'cd / && ! "$@" && mkdir "$0" && exec env TMPDIR="$0" "$@"'
+        ended = subprocess.run(
+            contained("read-only", "sh", "-c", script, f"{tmp_path}/t", sys.executable, *words),
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert len(ended.stderr.splitlines()) == 1, ended.stderr
+        assert "there is no directory for temporary files (" in ended.stderr
+        assert ": set TMPDIR to one that can be written" in ended.stderr
+        assert "1500 rows in all" in ended.stdout
+        assert scratch(tmp_path / "t" / f"twisted-msgproto-{os.getuid()}") == []
 
 
 def scratch(directory: Path) -> list[str]:

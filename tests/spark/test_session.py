@@ -238,7 +238,7 @@ HOST = "java.net.UnknownHostException: vm: Name or service not known"
     ("text", "given", "settings", "line"),
     [
         (TRACE.format(name="x", cause=HOST), {}, {}, f"{HOST}; add the name to /etc/hosts, or "),
-        ("java.io.IOException: No space left on device\n", {}, {}, "set TMPDIR"),
+        ("java.io.IOException: No space left on device\n", {}, {}, "make room on the disk"),
         ("java.io.IOException: a: Too many open files\n", {}, {}, "LimitNOFILE=4096"),
         ("Could not reserve enough space for object heap", {}, {}, "spark.driver.memory=1g"),
         ("Error: no -Xa here", {"JDK_JAVA_OPTIONS": "-Xa -Xb"}, {}, "leave out JDK_JAVA_OPTIONS"),

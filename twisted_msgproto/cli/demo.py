@@ -26,13 +26,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from twisted_msgproto.core.disk import writing
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, escaped
 from twisted_msgproto.core.log_output import private
 from twisted_msgproto.registry import LOOPBACK, Registered, usable
 
 from .children import Child, Children, signals_as_interrupts
 from .clients import FAILED
-from .options import FILE, POSITIVE, command, flag, option, writing
+from .options import FILE, POSITIVE, command, flag, option
 from .rows import text_of
 
 if TYPE_CHECKING:

@@ -22,10 +22,11 @@ from pathlib import Path
 from shlex import quote
 from types import SimpleNamespace
 
+from twisted_msgproto.core.disk import writing
 from twisted_msgproto.core.errors import ConfigurationError
 
 from .init import OPEN_FILES
-from .options import FILE, command, flag, option, writing
+from .options import FILE, command, flag, option
 
 OK, NOTE, MISSING = "ok", "note", "missing"
 

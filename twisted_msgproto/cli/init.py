@@ -29,9 +29,10 @@ from typing import Any
 import click
 
 from twisted_msgproto import registry
+from twisted_msgproto.core.disk import writing
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .options import FILE, LOCATION, command, option, whole, writing
+from .options import FILE, LOCATION, command, option, whole
 
 CONFIGURATION = "gateway.toml"
 GATEWAY_UNIT = "msgproto-gateway.service"

@@ -233,17 +233,6 @@ def reading(place: object) -> Iterator[None]:
         raise QueueError(f"cannot read the queue {place}: {error}") from error
 
 
-@contextmanager
-def writing(path: os.PathLike[str]) -> Iterator[None]:
-    """Name the file in what the system says of a write: of a full disk it names none."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = os.fspath(path)
-        raise
-
-
 def open_output() -> TextIO:
     """Return standard output; ConfigurationError if it was closed before the start."""
     if sys.stdout is None:

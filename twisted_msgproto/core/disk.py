@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from .errors import QueueLocked
@@ -414,3 +414,14 @@ def replace_or_overwrite(disk: Disk, path: str, data: bytes) -> None:
         if error.errno not in NO_ROOM or not there:
             raise
         write_file(disk, path, data)
+
+
+@contextlib.contextmanager
+def writing(path: os.PathLike[str]) -> Iterator[None]:
+    """Name the file in what the system says of a write: of a full disk it names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
+        raise

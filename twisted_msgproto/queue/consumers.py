@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from twisted_msgproto.core.errors import QueueError
 
-from ..core.disk import Disk, read_file, replace_or_overwrite, write_file
+from ..core.disk import Disk, read_file, replace_or_overwrite, write_file, writing
 from .format import OFFSET_MAX, seal, unseal
 
 DIRECTORY = "consumers"
@@ -254,9 +254,13 @@ def write_status(path: Path, status: Mapping[str, Any]) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(json.dumps(status))
-    os.replace(fresh, path)
+    try:
+        with writing(fresh), os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps(status))
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def cut_to_fit(status: Mapping[str, Any], nbytes: int = SENT_BYTES_MAX) -> dict[str, Any]:

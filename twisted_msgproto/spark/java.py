@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.disk import writing
 from ..core.errors import ConfigurationError
 from .locks import private_directory
 
@@ -217,10 +218,14 @@ def _write_script(directory: Path, script: str) -> None:
     program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Two bridges may start at once: each writes its own file, the rename is atomic.
     handle, fresh = tempfile.mkstemp(dir=program.parent, prefix=".java-")
-    with os.fdopen(handle, "w") as file:
-        file.write(script)
-    os.chmod(fresh, 0o700)
-    os.replace(fresh, program)
+    try:
+        with writing(program), os.fdopen(handle, "w") as file:
+            file.write(script)
+        os.chmod(fresh, 0o700)
+        os.replace(fresh, program)
+    except OSError:
+        os.unlink(fresh)
+        raise
 
 
 def wrapper_script(program: Path) -> str:
@@ -317,7 +322,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         "Python reaches Java at 127.0.0.1: give this machine the address (ip addr add 127.0.0.1/8"
         " dev lo)",
     ),
-    (r"No space left", "make room on the disk, or set TMPDIR to a folder of another one"),
+    (r"No space left", "make room on the disk"),
     (r"HADOOP_CONF_DIR", "set HADOOP_CONF_DIR to the folder that has the cluster's yarn-site.xml"),
     (
         r"Connection refused|masters are unresponsive|Failed to connect",

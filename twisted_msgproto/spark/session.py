@@ -20,10 +20,12 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from ..core.disk import writing
 from ..core.errors import ConfigurationError
 from .java import (
     DESCRIPTORS_MIN,
@@ -41,6 +43,12 @@ from .registration import prepare_workers
 OWN_LINE = "msgproto:"
 """What a line on stderr of a worker begins with when it is ours and meant for the operator."""
 
+UNCAUGHT = 'Exception in thread "main"'
+"""Java says so when its start fails; its other threads may go on, and pyspark waits for good ..."""
+
+LAST_WORDS_SECONDS = 1.0
+"""... so that it is ended after this time, in which it tells the cause."""
+
 STOP_SECONDS_MAX = 0.7
 """Spark may need this long to stop in order ..."""
 
@@ -54,6 +62,9 @@ within five seconds, and these are part of them.
 
 LOG_BYTES_MAX = 4 << 20
 """Spark's own log is begun anew at this size; one older file is kept."""
+
+LINES_MAX = 1000
+"""The cause is looked for in so many lines that Java said last."""
 
 SCHEDULING_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Java has these options where it only schedules tasks and rows never pass through it.
@@ -200,9 +211,9 @@ def _started(
     given: Mapping[str, str],
 ) -> Iterator[Any]:
     log = scratch / "spark.log"
-    (scratch / "log4j2.properties").write_text(
-        LOG_CONFIGURATION.format(log=plain / log.name, size=LOG_BYTES_MAX)
-    )
+    configuration = scratch / "log4j2.properties"
+    with writing(configuration):
+        configuration.write_text(LOG_CONFIGURATION.format(log=plain / log.name, size=LOG_BYTES_MAX))
     # Spark's Python warns about every pandas newer than itself; nothing here uses pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     from pyspark import SparkConf, SparkContext
@@ -235,7 +246,7 @@ def _started(
     except (PySparkException, OSError) as error:
         os.close(writer)
         java_says.thread.join()
-        told = java_says.path.read_text(errors="replace") or str(error)
+        told = java_says.text or str(error)
         raise ConfigurationError(
             f"Java did not start: {why_not(told, given, changes)}; its output: {java_says.path}"
         ) from None
@@ -251,7 +262,7 @@ def _started(
         except Exception as error:
             told = str(error)
             if not type(error).__name__.startswith("Py4JJava"):  # Java has ended
-                told = logged_errors(log) or java_says.path.read_text(errors="replace") or told
+                told = logged_errors(log) or java_says.text or told
             raise ConfigurationError(
                 f"Spark did not start: {why_not(told, given, changes)}; its log: {log}"
             ) from None
@@ -425,11 +436,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + END_SECONDS_MAX
     while workers := {pid for pid in workers if _runs(pid)}:
         if time.monotonic() > deadline:
-            for pid in workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _kill(workers, signal.SIGKILL)
             break
         time.sleep(0.02)
+
+
+def _kill(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def descendants(pid: int) -> set[int]:
@@ -454,29 +469,47 @@ def _runs(pid: int) -> bool:
 
 
 class JavaErrors:
-    """What Java and its Python workers write to stderr: our own lines to stderr, all to a file."""
+    """What Java and its Python workers write to stderr: our own lines to stderr, all to a file.
+
+    It is read whatever becomes of the file: Java would wait for good, on a full disk, too.
+    """
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
         self.path = path
-        self.last: str = ""
         self._stream = stream
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._others = descendants(os.getpid())
+        path.unlink(missing_ok=True)
         self.thread: threading.Thread = threading.Thread(
             target=self._run, name="java-stderr", daemon=True
         )
         self.thread.start()
 
+    @property
+    def text(self) -> str:
+        """The last lines."""
+        return "".join(list(self._lines))
+
     def _run(self) -> None:
-        with self._stream, open(self.path, "wb") as file:
+        with self._stream:
             for data in self._stream:
-                if file.tell() > LOG_BYTES_MAX:
-                    file.seek(0)
-                    file.truncate()
-                file.write(data)
-                file.flush()
-                line = data.decode(errors="replace").rstrip()
-                self.last = line or self.last
+                line = data.decode(errors="replace")
+                self._lines.append(line)
+                with contextlib.suppress(OSError):
+                    self._keep(data)
                 if line.startswith(OWN_LINE):
-                    print(line, file=sys.stderr, flush=True)
+                    print(line.rstrip(), file=sys.stderr, flush=True)
+                if line.startswith(UNCAUGHT):
+                    java = descendants(os.getpid()) - self._others
+                    timer = threading.Timer(LAST_WORDS_SECONDS, _kill, [java, signal.SIGTERM])
+                    timer.daemon = True
+                    timer.start()
+
+    def _keep(self, data: bytes) -> None:
+        with open(self.path, "ab") as file:
+            if file.tell() > LOG_BYTES_MAX:
+                file.truncate(0)
+            file.write(data)
 
 
 def first_line(error: BaseException, limit: int = 300) -> str:
