@@ -14,7 +14,7 @@ from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from .. import wire
-from ..terms import SESSION_LIMITS, AnswerSent, Counters, Event, MessageSent, Stopped
+from ..terms import SESSION_LIMITS, AnswerSent, Counters, Drained, Event, MessageSent, Stopped
 from ..wire import (
     CONTENT_LENGTH,
     END,
@@ -85,7 +85,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     deadlines: Deadlines
     _initial: S
     _closed: S
-    _draining: S  # of a server that answers what is in work, and then closes
+    _draining: S | None  # of a server that answers what is in work, and then closes
 
     def __init__(self, limits: Limits | None, *, framed: bool) -> None:
         limits = Limits.of(SESSION_LIMITS) if limits is None else limits
@@ -176,9 +176,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self.lengths = lengths
 
     def _lines(self, headers: Mapping[str, str] | None, reserved: Iterable[str] = RESERVED) -> str:
-        """Return an application's headers as lines; ValueError for what may not be sent
-        (``SA-03``).
-        """
+        """Return an application's headers as lines; ValueError for what may not be sent."""
         if not headers:
             return ""
         lines = []
@@ -225,9 +223,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def sent_bytes_max(self) -> int:
-        """Return how large a message of ours may be; a peer that does not say is assumed to be
-        like us.
-        """
+        """Return how large our messages may be; a peer that does not say is taken to be like us."""
         return self.message_bytes if self.peer_bytes is None else self.peer_bytes
 
     def too_large(self, nbytes: int) -> LimitExceeded:
@@ -436,7 +432,10 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             self._out.append(head + END_OF_EMPTY)
 
     def _look_drained(self) -> None:
-        """Note that an answer went out: a server that drains may have owed no other."""
+        """End a drain if nothing is owed any more."""
+        if self._machine.state is self._draining and not (self._unanswered or self._unsettled):
+            self._send_disconnecting()
+            self._machine.step(Drained)
 
 
 _HEAD_BYTES = len("msg-more::yes\r\ncontent-length::1234567890\r\n\r\n")
@@ -474,9 +473,7 @@ class OutgoingMessage:
         *,
         answers: bool = False,
     ) -> None:
-        """Made by ``open_message`` and ``open_answer``; ``finished`` says that no more may be
-        written.
-        """
+        """Made by ``open_message`` and ``open_answer``; once ``finished`` no more is written."""
         self._side = side
         self._answers = answers
         self._lines = lines

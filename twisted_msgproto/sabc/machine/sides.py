@@ -45,7 +45,6 @@ from ..terms import (
     DisconnectReceived,
     DisconnectSent,
     DrainBegun,
-    Drained,
     DrainTimedOut,
     Event,
     Expired,
@@ -90,11 +89,7 @@ def _free(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Side(Listener[S]):
-    """What client and server share beside speaking and listening: the sink's answers, time, the
-    end.
-
-    See the module for the duties of the caller.
-    """
+    """What client and server share beside speaking and listening: time and the end."""
 
     __slots__ = ()
 
@@ -338,11 +333,6 @@ class Server(Side[Serving]):
     def _begin_drain(self, now: float) -> None:
         self.deadlines.no_later("drain", now + DRAIN_SECONDS)
 
-    def _look_drained(self) -> None:
-        if self._machine.state is Serving.DRAINING and not self._unanswered and not self._unsettled:
-            self._send_disconnecting()
-            self._machine.step(Drained)
-
     def _drain_expired(self, now: float, events: list[Event]) -> None:
         self._send_disconnecting()
         self._machine.step(TimedOut)
@@ -361,9 +351,7 @@ class Server(Side[Serving]):
 
 
 LEAVE_SECONDS: Final = 4.0
-"""A server that owes nothing closes within this time after DISCONNECT, if there is no limit
-``drain``.
-"""
+"""A server that owes nothing closes within this time, where there is no limit ``drain``."""
 
 
 class Client(Side[Connecting]):
@@ -375,7 +363,7 @@ class Client(Side[Connecting]):
     _initial = Connecting.IDLE
     _closed = Connecting.CLOSED
     _open = (Connecting.OPEN, Connecting.DRAINING)
-    _draining = Connecting.CLOSED  # a client never refuses a server's message for draining
+    _draining = None  # it ends when its server does
 
     def connect(
         self,
@@ -482,9 +470,7 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 def _read_date(text: str) -> float | None:
-    """Return an RFC 1123 date as seconds since 1970-01-01 UTC; the weekday is not checked
-    (``SA-11``).
-    """
+    """Return an RFC 1123 date as seconds since 1970, whatever its weekday (``SA-11``)."""
     match = _DATE.fullmatch(text)
     if match is None or match[2].lower() not in _MONTHS:
         return None
