@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from sys import getsizeof
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
@@ -85,6 +85,8 @@ BYTES: Final = (bytes, str, bytearray, memoryview)
 
 Body = bytes | str | Iterable[bytes]
 
+M = TypeVar("M", Server, Client)
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class Response:
@@ -137,66 +139,59 @@ def parts_of(body: object) -> Iterator[bytes]:
     raise TypeError(f"a body is bytes, text, an iterable of bytes or None, not {kind}")
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
-    __slots__ = ("_call", "_done", "_link", "_outgoing", "_pieces", "waiting")
+    """A body that is sent piece by piece, as the peer reads."""
 
-    def __init__(
-        self,
-        link: SabcLink,
-        outgoing: OutgoingMessage,
-        pieces: Iterator[bytes],
-        done: Ticket[Response],
-        waiting: bool,
-    ) -> None:
-        self._link = link
-        self._outgoing = outgoing
-        self._pieces = pieces
-        self._done = done
-        self.waiting: bool = waiting  # for an answer
-        self._call: Any = None
+    link: SabcLink
+    outgoing: OutgoingMessage
+    pieces: Iterator[bytes]
+    done: Ticket[Response]
+    waiting: bool  # for an answer
+    call: Any = None  # goes on in the next turn
 
     def go(self) -> None:
-        link, outgoing = self._link, self._outgoing
-        if self._call is not None or outgoing.finished:
+        link, outgoing = self.link, self.outgoing
+        if self.call is not None or outgoing.finished:
             return
         for _ in range(PARTS_A_TURN):
             if link.outputPaused or link.machine.closed:
                 return
             try:
-                piece = next(self._pieces, None)
+                piece = next(self.pieces, None)
                 if piece is not None:
                     outgoing.write(bytes_of(piece))
             except Exception as error:
-                link.release(self._done).fail(error)
+                link.release(self.done).fail(error)
                 return
             if piece is None:
                 outgoing.finish()
                 link.flush()
                 if not self.waiting:
-                    link.streams.pop(self._done, None)
-                    self._done.done(Response())
+                    link.streams.pop(self.done, None)
+                    self.done.done(Response())
                 return
             link.flush()
-        self._call = link.factory.clock.callLater(0, self._resume)
+        self.call = link.factory.clock.callLater(0, self._resume)
 
     def _resume(self) -> None:
-        self._call = None
+        self.call = None
         self.go()
 
     def abort(self) -> None:
         """Send no more of it, and tell the peer where that can be told (``SA-20``)."""
         self.stop()
-        if not self._outgoing.finished:
-            self._outgoing.abort()
-            self._link.flush()
-        elif self._outgoing.id is not None:
-            self._link.machine.forget(self._outgoing.id)
+        if not self.outgoing.finished:
+            self.outgoing.abort()
+            self.link.flush()
+        elif self.outgoing.id is not None:
+            self.link.machine.forget(self.outgoing.id)
 
     def stop(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
-        close = getattr(self._pieces, "close", None)
+        if self.call is not None:
+            self.call.cancel()
+            self.call = None
+        close = getattr(self.pieces, "close", None)
         if close is not None:
             with suppress(Exception):
                 close()
@@ -232,17 +227,17 @@ class SabcLink(SessionLink):
         super().__init__(protocol)
         self.streams: dict[Ticket[Response], Stream] = {}
 
-    @property
-    def framed(self) -> bool:
-        return isinstance(self.wire, WebSocketWire)
-
-    @property
-    def unhooked(self) -> frozenset[str]:
-        """Return the kinds of messages that no hook processes: the machine answers them when
-        they are safe.
-        """
-        kind: Any = type(self.protocol)
-        return _unhooked(kind)
+    def machineOf(self, kind: type[M], **settings: Any) -> M:
+        factory = self.factory
+        machine = kind(
+            factory.limits,
+            framed=isinstance(self.wire, WebSocketWire),
+            lenient=factory.lenient,
+            unhooked=_unhooked(self.protocol.__class__),
+            **settings,
+        )
+        machine.taken_at = self.takenAt
+        return machine
 
     @property
     def established(self) -> bool:
@@ -568,6 +563,7 @@ def _owed(message: Message) -> int:
 
 @cache
 def _unhooked(kind: type[SabcSession]) -> frozenset[str]:
+    """Return the kinds of messages that no hook processes."""
     hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
     return frozenset(
         name for name, hook in hooks.items() if getattr(kind, hook) is getattr(SabcSession, hook)

@@ -69,16 +69,11 @@ class SabcServerLink(SabcLink):
 
     def makeMachine(self) -> Server:
         factory = self.factory
-        machine = Server(
-            factory.limits,
+        return self.machineOf(
+            Server,
             authenticates=factory.authentication is not None,
-            framed=self.framed,
-            lenient=factory.lenient,
             refuse_oversize=factory.refuseOversize,
-            unhooked=self.unhooked,
         )
-        machine.taken_at = self.takenAt
-        return machine
 
     def transportSecured(self) -> None:
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
@@ -243,7 +238,7 @@ class SabcServerFactory(MsgprotoServerFactory):
         ``origins`` are the web pages that may connect; clients that are no browsers always may.
         Raises ConfigurationError for what is no origin.
         """
-        return WebSocketServerFactory(self, origins)
+        return carried(WebSocketServerFactory, self, origins=origins)
 
     def push(
         self,
@@ -284,12 +279,7 @@ class SabcClientLink(ClientLink, SabcLink):
             super().endNow()
 
     def makeMachine(self) -> Client:
-        factory = self.factory
-        machine = Client(
-            factory.limits, framed=self.framed, lenient=factory.lenient, unhooked=self.unhooked
-        )
-        machine.taken_at = self.takenAt
-        return machine
+        return self.machineOf(Client)
 
     def transportSecured(self) -> None:
         factory = self.factory
@@ -382,7 +372,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
 
         Raises ConfigurationError for what is no such address.
         """
-        return WebSocketClientFactory(self, url, origin)
+        return carried(websocket.WebSocketClientFactory, self, url, origin=origin)
 
 
 SUBPROTOCOL = "sabc"
@@ -391,50 +381,25 @@ SUBPROTOCOL = "sabc"
 _BEFORE_SESSION_BYTES = 64  # what CONNECT has beside its header block
 
 
-def _websocket_limits(limits: Limits) -> Limits:
-    """Return the limits with the size of a WebSocket message filled in (``SA-22``)."""
-    nbytes = limits.integer("websocket-message-bytes")
-    return limits.replace(
-        {"websocket-message-bytes": nbytes or 2 * limits.integer("message-bytes")}
-    )
-
-
-def _first_bytes(limits: Limits) -> int:
-    return limits.integer("header-block-bytes") + _BEFORE_SESSION_BYTES
-
-
 class WebSocketServerFactory(websocket.WebSocketServerFactory):
     protocolName = PROTOCOL
-    wire = websocket.ByteWire
-
-    def __init__(self, sessions: SabcServerFactory, origins: Sequence[str] = ()) -> None:
-        super().__init__(
-            sessions,
-            sessions.buildProtocol,
-            _websocket_limits(sessions.limits),
-            origins=origins,
-            protocols=[SUBPROTOCOL],
-        )
-        self.first_bytes: int = _first_bytes(sessions.limits)
 
     def drain(self) -> Deferred[None]:
         self.abortUpgrades()
         return self.sessions.drain()
 
 
-class WebSocketClientFactory(websocket.WebSocketClientFactory):
-    wire = websocket.ByteWire
-
-    def __init__(self, sessions: SabcClientFactory, url: str, origin: str | None = None) -> None:
-        super().__init__(
-            sessions,
-            sessions.buildProtocol,
-            _websocket_limits(sessions.limits),
-            url,
-            origin=origin,
-            protocols=[SUBPROTOCOL],
-        )
-        self.first_bytes: int = _first_bytes(sessions.limits)
+def carried(kind: type[Any], sessions: Any, *url: str, **settings: Any) -> Any:
+    """Return a factory of this kind for WebSocket, whose connections carry ``sessions``."""
+    limits = sessions.limits
+    nbytes = limits.integer("websocket-message-bytes") or 2 * limits.integer("message-bytes")
+    bounds = limits.replace({"websocket-message-bytes": nbytes})
+    factory = kind(
+        sessions, sessions.buildProtocol, bounds, *url, protocols=[SUBPROTOCOL], **settings
+    )
+    factory.wire = websocket.ByteWire
+    factory.first_bytes = limits.integer("header-block-bytes") + _BEFORE_SESSION_BYTES
+    return factory
 
 
 C = TypeVar("C", bound=SabcClient, default=SabcClient)
