@@ -1,6 +1,4 @@
-"""Lumberjack's terms are the limits, events, states, tables and counters of both sides: data
-only.
-"""
+"""Lumberjack's limits, events, states, tables and counters, of both sides: data only."""
 
 from __future__ import annotations
 

@@ -79,8 +79,7 @@ class _Inspected:
 
 
 class Reader(Connection[bytes, bytes, ReaderEvent]):
-    """The receiving side (server): it counts windows, owes acks, and reports faults as the last
-    event.
+    """The receiving side (server): it counts windows and owes acks.
 
     Serves ``LJ-02`` … ``LJ-08``, ``LJ-11``, ``LJ-13``, ``LJ-14``, ``LJ-16``, ``LJ-17``, ``LJ-19``
     and ``LJ-20``.
@@ -146,9 +145,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing is read any more and every ack that was owed has been sent
-        (``LJ-19``).
-        """
+        """Return whether nothing more is read, and no ack is owed (``LJ-19``)."""
         state = self._machine.state
         return state in _SILENT or (state is Reading.DRAINING and not self._window.waiting)
 
@@ -323,9 +320,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return self._held[-1][0] if self._held else self._window.marked
 
     def _acknowledge_tail(self, held: bool) -> None:
-        """Acknowledge a window that stays short by itself, unless all of it is acknowledged
-        (``LJ-13``).
-        """
+        """Acknowledge what came of a window that stays short, if it is not yet (``LJ-13``)."""
         if self._window.received > self._covered:
             self._mark(bytearray(self._last), self._window.received, held)
 
@@ -336,9 +331,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._size, self._count = size, 0
 
     def _answer_empty(self, frame: Window) -> None:
-        """Follow a ``W`` 0: its ack stands in line behind those that are owed already
-        (``LJ-07``).
-        """
+        """Follow a ``W`` 0: its ack stands in line behind those that are owed (``LJ-07``)."""
         if frame.version == VERSION_2:
             acks = bytearray(encode_ack(0, VERSION_2))
             self._mark(acks, self._covered, held=frame.compressed)
@@ -370,9 +363,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def made_safe(self, position: int, now: float) -> list[ReaderEvent]:
-        """Note that the events up to ``position`` (of one event returned before) are safe
-        (``LJ-13``).
-        """
+        """Note that the events up to the ``position`` of one are safe (``LJ-13``)."""
         self._now = now
         self._give_acks(self._window.made_safe(position))
         return []
@@ -482,9 +473,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── bytes out ──────────────────────────────────────────────────────────────────────────────
 
     def outputs(self) -> bytes:
-        """Return and forget the bytes that are to be written now: every ack that is due, in one
-        write.
-        """
+        """Return and forget every ack that is due, for one write."""
         if not self._out:
             return b""
         data = b"".join(self._out)
@@ -492,9 +481,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return data
 
     def lost(self, now: float) -> list[ReaderEvent | WorkLost]:
-        """Note that the connection is gone.  Events that were returned stay; their acks do not
-        matter.
-        """
+        """Note that the connection is gone.  Events that were returned stay."""
         if self.state is not Reading.CLOSED:
             self._machine.step(ConnectionLost)
             self.decoder.end()

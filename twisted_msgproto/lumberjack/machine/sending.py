@@ -69,8 +69,7 @@ class Packer:
         self._limits = limits
 
     def pack(self, events: Iterable[Event], token: Any = None) -> PreparedBatch:
-        """Return one batch of all ``events``: documents in version 2, mappings in version 1
-        (``LJ-21``).
+        """Return one batch: of documents in version 2, of mappings in version 1 (``LJ-21``).
 
         Raises LimitExceeded if one of them is above a limit, TypeError if one is of the wrong
         type for the version, ValueError if there is none.
@@ -145,8 +144,7 @@ _HEARING: Final = (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED, Writing.DRAIN
 
 
 class Writer(Connection[bytes, bytes, WriterEvent]):
-    """The sending side (client): it forms windows, waits for acks, and returns what is
-    unacknowledged.
+    """The sending side (client): it forms windows, and returns what is not acknowledged.
 
     Serves ``LJ-02``, ``LJ-05`` … ``LJ-09``, ``LJ-12``, ``LJ-15``, ``LJ-17``, ``LJ-18`` and
     ``LJ-21``.
@@ -286,9 +284,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self.unsent_bytes += _bytes_left(batch)
 
     def withdraw(self, batch: PreparedBatch) -> bool:
-        """Remove a batch from the queue; return False if any of it is in flight (or it is not
-        here).
-        """
+        """Remove a batch from the queue; return False if any of it is in flight."""
         if batch not in self._queue or batch.written > batch.acknowledged:
             return False
         del self._queue[batch]
@@ -297,10 +293,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return True
 
     def flush(self, now: float) -> int:
-        """Let what is queued form windows, as far as the writer may send (``LJ-18``).
-
-        Returns how many windows were formed.
-        """
+        """Form windows of what is queued, while the writer may send; how many (``LJ-18``)."""
         before = self.counters.windows
         while self._queue and self.state in _SENDING:
             if not len(self._flights):

@@ -199,9 +199,7 @@ class Decoder:
 
     @property
     def compressed_version(self) -> int:
-        """Return the version byte of the C frame that is read now, or that has begun to arrive;
-        0 if there is none.
-        """
+        """The version byte of the C frame that is read, or has begun to arrive; 0: none is."""
         if len(self._levels) > 1:
             outermost = self._levels[1].inflation
             assert outermost is not None
@@ -415,11 +413,10 @@ class Decoder:
         return position < end or compressed  # with nothing left a further step is spared
 
     def _scan_data(self, level: Level) -> bool:
-        """Return a run of D frames that are all here and keep every limit: the usual case, and
-        quick.
+        """Return a run of D frames that are all here and keep every limit: the usual case.
 
-        A frame that is anything but usual is left to :meth:`_scan_pairs`, from its start; so is
-        each where the scan was not compiled.
+        Any other frame is left to :meth:`_scan_pairs`, from its start; so is each where the scan
+        was not compiled.
         """
         if frames.scan is None:
             return self._begin_data(level)

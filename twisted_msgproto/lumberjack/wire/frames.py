@@ -67,8 +67,7 @@ a turn may decode many bytes, but a stream of empty frames must not make it long
 """
 
 PAIR_WEIGHT_BYTES: Final = 135
-"""Each pair of a D frame counts as this many bytes: the shortest costs as much as a document.
-"""
+"""Each pair of a D frame counts as so many bytes: the shortest costs as much as a document."""
 
 BYTES_MAX: Final = 1 << 30
 """What limits of bytes may be raised to: places in bytes are 31-bit integers."""
@@ -126,9 +125,7 @@ KEY_BYTES: Final = 1024
 
 @dataclass(slots=True)
 class Window:
-    """A ``W`` frame says that the writer sends at most ``size`` data frames before it waits
-    (``LJ-07``).
-    """
+    """A ``W`` frame: the writer sends at most ``size`` data frames, then waits (``LJ-07``)."""
 
     version: int
     size: int
@@ -137,9 +134,7 @@ class Window:
 
 @dataclass(slots=True)
 class Ack:
-    """An ``A`` frame says that the reader has every data frame up to ``sequence`` safe
-    (``LJ-05``, ``LJ-06``).
-    """
+    """An ``A`` frame: every data frame up to ``sequence`` is safe (``LJ-05``, ``LJ-06``)."""
 
     version: int
     sequence: int
@@ -239,8 +234,7 @@ def encode_json(
 
 
 def encode_pairs(pairs: Mapping[str, str]) -> bytes:
-    """Return what stands behind the sequence number of a ``D`` frame: the count, then the pairs
-    (LJ-03).
+    """Return what stands behind the sequence number of a ``D`` frame (``LJ-03``).
 
     Surrogate escapes become the bytes they stand for; UnicodeEncodeError for other surrogates.
     """
@@ -345,9 +339,7 @@ def json_run(*arguments: Any) -> JsonRun:
 
 
 def cut_at_limit(run: JsonRun, bytes_max: int) -> tuple[JsonRun, int]:
-    """Return what stands before the first document above ``bytes_max``, and the bytes of that, or
-    0.
-    """
+    """Return what stands before the first document above ``bytes_max``; its bytes, or 0."""
     position, sequences, bodies, windows, needed = run
     bounds = bodies.bounds
     for row, (begin, end) in enumerate(pairwise(bounds)):

@@ -470,9 +470,7 @@ class Listener(Speaker[S]):
         self._grow(incoming, len(data), events)
 
     def _close_frame(self, final: bool, nbytes: int, now: float, events: list[Event]) -> None:
-        """Follow a complete frame: its message is complete, or continues, or the frame is in
-        error.
-        """
+        """Follow a complete frame: its message is whole, or goes on, or the frame is in error."""
         incoming, self._current = self._current, NOTHING_YET
         self._receiving = False
         key = incoming.key
@@ -626,9 +624,7 @@ class Listener(Speaker[S]):
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def made_safe(self, position: int, now: float) -> list[Event]:
-        """Note that the messages of this event are safe: where no hook processes them, they are
-        answered.
-        """
+        """Answer the messages of this event, which are safe, if no hook processes them."""
         event = self._answered_by_sink(position)
         if event.kind not in self._unhooked:
             return [MessagesSafe(event)]

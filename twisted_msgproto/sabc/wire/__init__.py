@@ -40,9 +40,7 @@ ERROR_CODE: Final = "error-code"
 FRAMING: Final = "framing"
 LENGTH: Final = "length"
 MESSAGE_BYTES: Final = "message-bytes"
-"""CONNECT, and the CONNECTED that answers it, name the largest message that their sender
-accepts.
-"""
+"""The largest message that the sender of CONNECT, or of the CONNECTED after it, accepts."""
 ANNOUNCEMENTS: Final = frozenset((FRAMING, MESSAGE_BYTES))
 """Our sides tell each other this on CONNECT and CONNECTED, beside the source."""
 CONTENT_LENGTH: Final = "content-length"

@@ -142,9 +142,7 @@ class Decoder:
         lenient: bool = False,
         framed: bool = False,
     ) -> None:
-        """Make a decoder; ``lenient``: bare LF ends a line as well.  ``framed``: what comes is
-        one frame, and nothing follows it.
-        """
+        """``lenient``: bare LF ends a line as well; ``framed``: what comes is one frame."""
         self.lengths: bool = False
         self.session_id: str | None = None
         self._bounds = bounds = bounds or Bounds()
@@ -189,17 +187,13 @@ class Decoder:
 
     @property
     def weight(self) -> int:
-        """Return what an unfinished frame occupies in memory: what is ``buffered``, and a head of
-        which lines have been read.
-        """
+        """Return what an unfinished frame occupies, the lines of its head that were read too."""
         head = 0 if self._kind is None else self._head + table_bytes(self._headers)
         return len(self._buffer) - self._start + head
 
     @property
     def has_body(self) -> bool | None:
-        """Return whether the frame whose head is being read has a body; None: its command is not
-        here.
-        """
+        """Whether the frame whose head is being read has a body; None: its command is not here."""
         return None if self._kind is None else self._kind.has_body
 
     def feed(self, nbytes: bytes) -> None:
@@ -525,8 +519,8 @@ class Decoder:
                     self._session_scan = max(self._session_scan, scan)
                     return -1
                 self._session_scan = found + 1
-                if not self._lines.begins(buffer, found, floor):
-                    continue
+                if self._lines.begin(buffer, found, max(floor, found - 2)) != found:
+                    continue  # it is not at a line's start
                 self._run = self._forward = found
                 self._run_lines = 0
             end, after = self._lines.next(buffer, self._forward)

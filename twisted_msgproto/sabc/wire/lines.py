@@ -16,9 +16,7 @@ _CR, _LF = 13, 10
 
 
 def wide(texts: Iterable[str]) -> int:
-    """Return what those texts occupy in memory that are not ASCII: it may be four times what they
-    are on the wire.
-    """
+    """Return what those that are not ASCII occupy: it may be four times their bytes."""
     return sum([getsizeof(text) for text in texts if not text.isascii()])
 
 
@@ -92,9 +90,7 @@ class Lines:
         self._start = re.compile(rb"(?:" + line_end + rb")?\0")
 
     def next(self, data: bytearray, start: int) -> tuple[int, int]:
-        """Return where the line from ``start`` ends and where the next one begins; (-1, -1): not
-        yet.
-        """
+        """Return where the line from ``start`` ends and the next begins; (-1, -1): not yet."""
         if not self.lenient:
             end = data.find(CRLF, start)
             return (end, end + 2) if end >= 0 else (-1, -1)
@@ -103,18 +99,8 @@ class Lines:
             return -1, -1
         return (end - 1 if end > start and data[end - 1] == _CR else end), end + 1
 
-    def begins(self, data: bytearray, start: int, floor: int) -> bool:
-        """Return whether a line begins at ``start``: a line end at or after ``floor`` precedes
-        it.
-        """
-        if not self.lenient:
-            return start - 2 >= floor and data.startswith(CRLF, start - 2)
-        return start - 1 >= floor and data[start - 1] == _LF
-
     def begin(self, data: bytearray, end: int, floor: int) -> int:
-        """Return where the line that ends at ``end`` begins: after the line end before it, or
-        -1.
-        """
+        """Return where the line up to ``end`` begins: behind a line end after ``floor``; or -1."""
         if not self.lenient:
             found = data.rfind(CRLF, floor, end)
             return found + 2 if found >= 0 else -1
@@ -127,9 +113,7 @@ class Lines:
         return start - 2 if start > 1 and data[start - 2] == _CR else start - 1
 
     def end_at_start(self, data: bytearray, start: int) -> int:
-        """Return how many bytes an end mark directly after the blank line has; 0: there is
-        none.
-        """
+        """Return the bytes of an end mark directly after the blank line; 0: there is none."""
         found = self._start.match(data, start)
         return 0 if found is None else found.end() - start
 
@@ -142,9 +126,7 @@ class Lines:
         return (-1, -1) if match is None else match.span()
 
     def end_here(self, data: bytearray, start: int, empty: bool) -> int | None:
-        """Return how many bytes the end mark at ``start`` has; 0: none is here; None: not known
-        yet.
-        """
+        """Return the bytes of the end mark at ``start``; 0: none is here; None: not known yet."""
         rest = bytes(data[start : start + 5])
         if empty and rest[:1] == b"\0":
             return 1
