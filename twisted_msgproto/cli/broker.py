@@ -23,7 +23,7 @@ from twisted_msgproto.core.broker import DEAD, QueuedMessage, QueueName
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 from .options import POSITIVE, as_json, command, group, option, reading, where
-from .rows import iso_time
+from .rows import columns, iso_time
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.broker_files import Waiting
@@ -272,14 +272,7 @@ def table(queues: Sequence[QueueShown], now: float) -> list[str]:
             queue.tries,
         )
         rows.append([escaped(queue.space), escaped(queue.name), *map(str, numbers)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if number < 2 else text.rjust(width)
-            for number, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return list(columns(rows, numbers=2))
 
 
 def as_row(message: MessageShown) -> dict[str, object]:

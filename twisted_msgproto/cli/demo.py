@@ -34,7 +34,8 @@ from twisted_msgproto.registry import LOOPBACK, Registered, usable
 from .children import Child, Children, signals_as_interrupts
 from .clients import FAILED
 from .options import FILE, POSITIVE, command, flag, option
-from .rows import text_of
+from .progress import Line
+from .rows import columns, text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,13 +56,6 @@ than processors may keep Spark from its first batch for minutes.
 """
 
 LOOK_SECONDS = 0.2
-
-QUIET_SECONDS = 10.0
-"""While nothing moves, a line of progress is printed this often (Spark needs some seconds to
-start).
-"""
-
-BAR_WIDTH = 30
 
 TAIL_LINES = 8
 
@@ -188,43 +182,6 @@ def gateway_file(queue: Path, protocols: Iterable[Registered]) -> str:
     return "\n".join([*lines, ""])
 
 
-class Progress:
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._live = sys.stdout.isatty()
-        self._began = time.monotonic()
-        self._due = 0.0
-        self._shown = (0, 0)
-        self._open = False  # a line without an end stands on the terminal
-
-    def say(self, text: str) -> None:
-        self.end_line()
-        print(text, flush=True)
-
-    def show(self, on_disk: int, landed: int) -> None:
-        now = time.monotonic()
-        if now < self._due and self._shown == (on_disk, landed):
-            return
-        # Elsewhere than on a terminal every line stays: a quiet wait is told now and then only.
-        self._due = now + (LOOK_SECONDS if self._live else QUIET_SECONDS)
-        self._shown = (on_disk, landed)
-        text = (
-            f"  {now - self._began:5.1f} s: {on_disk:,} of {self._total:,} on disk,"
-            f" {landed:,} in the table"
-        )
-        if self._live:
-            bar = round(BAR_WIDTH * min(landed, self._total) / self._total)
-            print(f"\r  [{'█' * bar:<{BAR_WIDTH}}]{text} ", end="", flush=True)
-            self._open = True
-        else:
-            print(text, flush=True)
-
-    def end_line(self) -> None:
-        if self._open:
-            print(flush=True)
-            self._open = False
-
-
 class Demo:
     def __init__(self, directory: Path, messages: int) -> None:
         self.messages = messages
@@ -234,7 +191,8 @@ class Demo:
         self.file: Path = directory / "gateway.toml"
         self.logs: Path = directory / "logs"
         self.protocols: dict[str, Registered] = shown_protocols()
-        self.progress: Progress = Progress(messages * len(self.protocols))
+        self._line = Line(sys.stdout)
+        self._began = time.monotonic()
         self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
 
     def run(self, keep_running: bool = False) -> int:
@@ -246,7 +204,7 @@ class Demo:
         self.logs.mkdir(exist_ok=True)
         with writing(self.file), open(self.file, "w", opener=private) as file:
             file.write(gateway_file(self.queue, self.protocols.values()))
-        say = self.progress.say
+        say = self._say
         try:
             with Children(self.logs) as children:
                 say(f"gateway: a server each for {', '.join(self.protocols)}, one queue")
@@ -273,10 +231,14 @@ class Demo:
                 Children.end([gateway])
             return self._report(reader.queue_id, first, clients)
         finally:
-            self.progress.end_line()
+            self._line.end()
+
+    def _say(self, text: str) -> None:
+        self._line.end()
+        print(text, flush=True)
 
     def _report(self, queue_id: str, first: int, clients: dict[str, Child]) -> int:
-        self.progress.end_line()
+        self._line.end()
         counts, twice = self._counted(queue_id, first, clients)
         return report(self.directory, counts, twice, self._shown(queue_id, first))
 
@@ -289,13 +251,6 @@ class Demo:
         yield "one row of each protocol:"
         yield ""
         yield from sample(rows)
-        yield ""
-        chart = self.directory / "landed.png"
-        try:
-            draw(rows, chart)
-            yield f"chart: {chart}"
-        except ModuleNotFoundError as error:
-            yield f"no chart: {error.name} is not installed (pip install 'twisted-msgproto[cli]')"
 
     def _stay(self, page: str, servers: list[Child]) -> None:
         with contextlib.suppress(KeyboardInterrupt):
@@ -372,7 +327,10 @@ class Demo:
             ended = all(client.status is not None for client in clients.values())
             on_disk = reader.end() - first
             landed = table.count() - before
-            self.progress.show(on_disk, landed)
+            self._line.show(
+                f"  {time.monotonic() - self._began:5.1f} s: {on_disk:,} of"
+                f" {self.messages * len(self.protocols):,} on disk, {landed:,} in the table"
+            )
             if ended:
                 for client in clients.values():
                     if client.status != 0:
@@ -408,8 +366,8 @@ class Demo:
             count = counts.setdefault(label.partition("-")[0], Count())
             count.sent += told["sent"]
             count.acknowledged += told["acknowledged"]
-            self.progress.say(f"  {label}: {told['sent']:,} sent, {told['acknowledged']:,} acked")
-        self.progress.say("table: read back by Spark (some seconds to start) and by pyarrow")
+            self._say(f"  {label}: {told['sent']:,} sent, {told['acknowledged']:,} acked")
+        self._say("table: read back by Spark (some seconds to start) and by pyarrow")
         scratch = self.logs / "spark"
         scratch.mkdir(exist_ok=True)
         by_spark = landed_by_spark(self.table, scratch, queue_id, first)
@@ -499,17 +457,13 @@ def report(directory: Path, counts: dict[str, Count], twice: int, shown: Iterabl
     return 0 if agrees else FAILED
 
 
-# ── what is shown of the table: a few rows, and a chart ─────────────────────────────────────────
+# ── a few rows of the table ───────────────────────────────────────────────────────────────────────
 
 SHOWN: Final = ("protocol", "kind", "message_id", "destination", "client_id", "received_at")
 
 BODY_MAX: Final = 36
 
 CELL_MAX: Final = 26
-
-BARS_MAX: Final = 60
-
-COLOURS: Final = ("#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d")
 
 
 def landed_rows(table: LandedTable, gateway: str, first: int) -> pa.Table:
@@ -527,14 +481,7 @@ def sample(rows: pa.Table) -> Iterator[str]:
     for name in sorted(set(rows.column("protocol").to_pylist())):
         place = rows.column("protocol").index(name).as_py()
         [found[name]] = rows.slice(place, 1).to_pylist()
-    texts = [(*SHOWN, "body"), *(_cells(row) for row in found.values())]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for number, cells in enumerate(texts):
-        yield "  ".join(
-            cell.ljust(width) for cell, width in zip(cells, widths, strict=True)
-        ).rstrip()
-        if not number:
-            yield "  ".join("─" * width for width in widths)
+    yield from columns([(*SHOWN, "body"), *(_cells(row) for row in found.values())])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -552,39 +499,3 @@ def _cell(value: object) -> str:
 
 def _cut(text: str, most: int) -> str:
     return escaped(text if len(text) <= most else f"{text[: most - 1]}…")
-
-
-def draw(rows: pa.Table, file: Path) -> None:
-    """Draw the rows of each protocol by the time when the gateway received them.
-
-    Raises ModuleNotFoundError without matplotlib.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    names = sorted(set(rows.column("protocol").to_pylist()))
-    at = [moment.timestamp() for moment in rows.column("received_at").to_pylist()]
-    began = min(at)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for name, moment in zip(rows.column("protocol").to_pylist(), at, strict=True):
-        times[name].append(moment - began)
-    figure, (flow, counts) = pyplot.subplots(
-        1, 2, figsize=(11, 4), width_ratios=(3, 1), layout="constrained"
-    )
-    colours = [COLOURS[place % len(COLOURS)] for place in range(len(names))]
-    flow.hist(list(times.values()), bins=BARS_MAX, stacked=True, label=names, color=colours)
-    flow.set_xlabel("seconds since the first message")
-    flow.set_ylabel("messages received and landed")
-    flow.legend(frameon=False)
-    figure.suptitle(f"{rows.num_rows:,} messages landed in the table, each exactly once")
-    bars = counts.barh(names[::-1], [len(times[name]) for name in names[::-1]], color=colours[::-1])
-    counts.bar_label(bars, fmt="{:,.0f}", padding=3)
-    counts.margins(x=0.25)
-    counts.set_xticks([])
-    for axes in (flow, counts):
-        axes.spines[["top", "right"]].set_visible(False)
-    counts.spines["bottom"].set_visible(False)
-    figure.savefig(file, dpi=110)
-    pyplot.close(figure)

@@ -56,7 +56,6 @@ PARTS = (
     ("sasl", "scramp", "log-ins by SCRAM"),
     ("metrics", "prometheus_client", "figures for Prometheus"),
     ("fast", "isal", "quicker zlib"),
-    ("cli", "rich", "progress on a terminal"),
     ("cli", "psutil", "the kind of a queue's disk"),
 )
 """Each row has an extra of this package, the distribution that it brings, and its purpose."""

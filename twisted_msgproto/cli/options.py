@@ -105,7 +105,7 @@ def _size(text: str) -> int:
 POSITIVE: Final = whole(1)
 SIZE: Final = Read(A_SIZE, _size)
 SECONDS: Final = Read("a number of seconds, more than 0,", _seconds)
-PAIR: Final = Read("NAME=VALUE", _pair)
+PAIR: Final = Read("KEY=VALUE", _pair)
 
 
 class Group(click.Group):

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twisted_msgproto.core.errors import QueueError, QueueLocked
-from twisted_msgproto.core.message import Message
 
 from . import consumers, tail
-from .options import FILE, as_json, command, flag, group, one_of, option, reading
-from .rows import row
+from .options import FILE, as_json, command, group, one_of, option, reading
+from .rows import messages_of, row
 
 if TYPE_CHECKING:
-    from twisted_msgproto.queue import SegmentLog
+    pass
 
 DAMAGED = 1
 """``verify`` ends with this exit status when something is damaged."""
@@ -156,8 +155,6 @@ def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, 
 
     Where messages are damaged a line on stderr names their range.
     """
-    import pyarrow as pa
-
     from twisted_msgproto.queue import QueueReader
 
     reader = QueueReader(one_of(directory))
@@ -166,15 +163,10 @@ def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, 
     last = end if hi is None else min(hi, end)
     place_after = first
     for batch in reader.read(first, max(first, last)):
-        times = batch.column("received_at").cast(pa.int64()).to_pylist()
-        values = batch.drop_columns(["received_at"]).to_pylist()
-        for time, value in zip(times, values, strict=True):
-            place = {"gateway": value.pop("gateway"), "offset": value.pop("offset")}
-            _tell_missing(reader.queue_id, place_after, place["offset"])
-            place_after = place["offset"] + 1
-            if value["fields"] is not None:
-                value["fields"] = dict(value["fields"])
-            yield place | row(Message(received_at=time, **value))
+        for offset, message in messages_of(batch):
+            _tell_missing(reader.queue_id, place_after, offset)
+            place_after = offset + 1
+            yield {"gateway": reader.queue_id, "offset": offset, **row(message)}
     _tell_missing(reader.queue_id, place_after, last)
 
 
@@ -201,22 +193,14 @@ run.add_command(consumers.run, "consumers")
 
 
 @action("trim", "remove the segments which every consumer has committed")
-@option("--forget", metavar="CONSUMER", help="first forget this consumer and what it still needs")
-@flag("--yes", "forget it, although it still needs messages or is a bridge's")
 def _trim(arguments: SimpleNamespace) -> int:
-    from twisted_msgproto.core.disk import OS_DISK
     from twisted_msgproto.queue import QueueReader, SegmentLog
-    from twisted_msgproto.queue.consumers import remove
 
     QueueReader(arguments.directory)  # or else an empty directory would become a queue
     log = SegmentLog(arguments.directory)
     try:
         for line in log.recovery.lines:
             print(line)
-        if arguments.forget is not None:
-            if not arguments.yes:
-                _check_forgotten(log, arguments.forget)
-            remove(OS_DISK, os.fspath(arguments.directory), arguments.forget)
         removed = log.trim()
         print(f"removed {removed} segments; the queue begins at offset {log.begin}")
     finally:
@@ -253,14 +237,3 @@ def _mend(arguments: SimpleNamespace) -> int:
     if has_broker(place):
         print(f"{place}: messages in its broker's queues wait until a gateway has it again")
     return 0
-
-
-def _check_forgotten(log: SegmentLog, name: str) -> None:
-    offset = max(log.committed().get(name, log.end), log.begin)
-    if offset < log.end:
-        raise QueueError(
-            f"the consumer {name!r} of the queue {log.queue_id} has not committed "
-            f"{log.end - offset} messages, offsets {offset} to {log.end}. Forgotten, it may lose "
-            "them: they are removed where no other consumer needs them; if you mean that, say --yes"
-        )
-    consumers.look_for_bridge(log.directory, name, consumers.FORGETTING)

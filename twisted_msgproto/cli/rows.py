@@ -1,4 +1,5 @@
-"""A message as one JSON object with the table's column names: ``recv --json``, ``queue dump``.
+"""A message as one JSON object with the table's column names: ``recv --json``, ``queue dump``;
+and cells below one another.
 
 ``body`` is text when it is UTF-8; else ``body_base64`` stands instead.  Each attachment is a text,
 or an object ``{"base64": …}``.  Times are ISO 8601 in UTC.
@@ -7,10 +8,14 @@ or an object ``{"base64": …}``.  Times are ISO 8601 in UTC.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_msgproto.core.message import Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -58,3 +63,33 @@ def row(message: Message) -> dict[str, Any]:
         ],
         "truncated": message.truncated,
     }
+
+
+AT_ONCE: Final = 64
+
+
+def messages_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Message]]:
+    """Yield the messages of a queue's record batch with their offsets, some made at a time."""
+    import pyarrow as pa
+
+    times = batch.column("received_at").cast(pa.int64())
+    batch = batch.set_column(batch.schema.get_field_index("received_at"), "received_at", times)
+    batch = batch.drop_columns(["gateway"])
+    for begin in range(0, batch.num_rows, AT_ONCE):
+        for values in batch.slice(begin, AT_ONCE).to_pylist():
+            if values["fields"] is not None:
+                values["fields"] = dict(values["fields"])
+            yield values.pop("offset"), Message(**values)
+
+
+def columns(rows: Sequence[Sequence[str]], numbers: int | None = None) -> Iterator[str]:
+    """Yield a line for each row, with cells below one another; from the cell ``numbers`` on to the
+    right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            text.rjust(width) if numbers is not None and place >= numbers else text.ljust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()

@@ -39,7 +39,7 @@ from .options import (
     together,
     whole,
 )
-from .progress import Counted, progress_for
+from .progress import Counted, Line
 
 if TYPE_CHECKING:
     from ..net.clients.command_types import Messages, SendOptions
@@ -57,7 +57,7 @@ sending = together(
     option("--compress", metavar="LEVEL", type=whole(0, 9), help="zlib level, 0 for none"),
     option(
         "--property",
-        metavar="NAME=VALUE",
+        metavar="KEY=VALUE",
         type=PAIR,
         multiple=True,
         help="micromsg2, mtl, sabc: a property (field, header) of every message",
@@ -193,7 +193,7 @@ def run(arguments: SimpleNamespace) -> int:
         raise ConfigurationError("--size goes with --count N")
     command = command_of(arguments.protocol, "send")
     options = options_of(arguments, command)
-    progress = progress_for(arguments.count, quiet=arguments.json)
+    progress = Counted(None if arguments.json else Line(sys.stderr))
 
     async def work(reactor: Any) -> None:
         from .messages import Lines, MadeUp
@@ -210,15 +210,16 @@ def run(arguments: SimpleNamespace) -> int:
     began = time.monotonic()
     status = FAILED
     why: str | None
-    with progress:
-        try:
-            why = why_not(work, options.endpoint, lambda: progress.messages_acknowledged)
-        except ConfigurationError as error:
-            if not progress.messages_sent and not arguments.json:
-                raise
-            status, why = USAGE_ERROR, str(error)
-        except KeyboardInterrupt:
-            status, why = INTERRUPTED, "interrupted"
+    try:
+        why = why_not(work, options.endpoint, lambda: progress.messages_acknowledged)
+    except ConfigurationError as error:
+        if not progress.messages_sent and not arguments.json:
+            raise
+        status, why = USAGE_ERROR, str(error)
+    except KeyboardInterrupt:
+        status, why = INTERRUPTED, "interrupted"
+    finally:
+        progress.end()
     summarise(progress, time.monotonic() - began, as_json=arguments.json)
     text = incomplete(progress, arguments.count, why)
     if text is None:

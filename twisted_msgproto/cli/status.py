@@ -21,6 +21,7 @@ import click
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 from .options import command, flag, where
+from .rows import columns
 
 if TYPE_CHECKING:
     from ..net.site.client import GatewayBroker
@@ -89,19 +90,13 @@ def at_default(gateway: GatewayBroker) -> Mapping[str, Any]:
 
 def watch(figures: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Show the figures on a terminal until Ctrl-C; return the last ones."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    def shown(before: Mapping[str, Any] | None = None) -> Text:
-        return Text("\n".join(lines(figures, before)))
-
+    before = None
     try:
-        with Live(shown(), console=Console(), screen=True, auto_refresh=False) as live:
-            while True:
-                time.sleep(WATCH_SECONDS)
-                before, figures = figures, asked(ask)
-                live.update(shown(before), refresh=True)
+        while True:
+            click.clear()
+            print("\n".join(lines(figures, before)), flush=True)
+            time.sleep(WATCH_SECONDS)
+            before, figures = figures, asked(ask)
     except KeyboardInterrupt:
         return figures
 
@@ -255,9 +250,7 @@ def _section(
     head: tuple[str, ...], rows: list[tuple[object, ...]], total: int | None = None
 ) -> Iterator[str]:
     texts = [head, *(tuple(escaped(str(cell)) for cell in row) for row in rows[:ROWS_MAX])]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for row in texts:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from columns(texts)
     left = (len(rows) if total is None else total) - min(len(rows), ROWS_MAX)
     if left > 0:
         yield f"and {left} more"

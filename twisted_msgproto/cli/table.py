@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 from .options import (
     FILE,
     LOCATION,
+    PAIR,
     as_json,
     command,
     flag,
@@ -62,6 +63,7 @@ def action(name: str, text: str) -> Callable[[Act], None]:
             option(
                 "--storage",
                 metavar="KEY=VALUE",
+                type=PAIR,
                 multiple=True,
                 help="an option of the object store that the table is in",
             ),
@@ -94,21 +96,10 @@ def _open(arguments: SimpleNamespace, *, writing: bool = False) -> Table:
     from twisted_msgproto.table.delta_table import Table
 
     opened = Table.open_for_writing if writing else Table.open
-    table = opened(arguments.location, read_pairs(arguments.storage))
+    table = opened(arguments.location, dict(arguments.storage))
     for line in table.mended:
         print(f"msgproto table: {line}", file=sys.stderr)
     return table
-
-
-def read_pairs(words: Sequence[str]) -> dict[str, str]:
-    """Return options of an object store; raise ConfigurationError for a word that is none."""
-    pairs = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise ConfigurationError(f"--storage is KEY=VALUE, not {word!r}")
-        pairs[name] = value
-    return pairs
 
 
 def read_age(option: str, text: str) -> timedelta:
@@ -491,10 +482,7 @@ def _derive(arguments: SimpleNamespace) -> int:
         )
     if raw is not None:
         arguments.location = raw.table
-        arguments.storage = [
-            *(f"{key}={value}" for key, value in raw.storage.items()),
-            *arguments.storage,
-        ]
+        arguments.storage = [*raw.storage.items(), *arguments.storage]
     elif overlap(arguments.location, typed.table):
         raise ConfigurationError(
             f"{arguments.location} and {typed.table} lie in one another: name another directory "

@@ -11,8 +11,9 @@ import select
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import compress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -32,7 +33,7 @@ from .options import (
     reading,
     whole,
 )
-from .rows import iso_time, row
+from .rows import iso_time, messages_of, row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 LINES = 10
 
 AT_ONCE: Final = 1000
-
-SLICE: Final = 64
 
 LOOK_SECONDS: Final = 0.2
 
@@ -180,8 +179,12 @@ class Tail:
             places: list[int] = []
             try:
                 for batch in self._queue.read(lo, hi, AT_ONCE):
-                    offsets = batch.column("offset").to_pylist()
-                    places += [offsets[index] for index in self._selected(batch)]
+                    wanted = map(
+                        self._shown,
+                        batch.column("protocol").to_pylist(),
+                        batch.column("destination").to_pylist(),
+                    )
+                    places += compress(batch.column("offset").to_pylist(), wanted)
             except QueueMismatch:  # it was trimmed meanwhile: nothing older is there
                 return found[0] if found else self._queue.begin()
             found = places + found
@@ -198,8 +201,9 @@ class Tail:
                 self._say(f"offsets {self._next} to {begin} were removed before they were shown")
                 self._next = min(begin, end)
                 continue
-            if batch is not None:
-                yield from self._messages(batch)
+            for offset, message in () if batch is None else messages_of(batch):
+                if self._shown(message.protocol, message.destination):
+                    yield offset, message
 
     def _batch(self, end: int) -> pa.RecordBatch | None:
         """Return the next messages and move on; None if all up to ``end`` are damaged."""
@@ -209,33 +213,6 @@ class Tail:
         for lo, hi in rows.damaged:
             self._say(f"offsets {lo} to {hi} cannot be read: they are damaged")
         return batch
-
-    def _selected(self, batch: pa.RecordBatch) -> Iterator[int]:
-        protocols = batch.column("protocol").to_pylist()
-        destinations = batch.column("destination").to_pylist()
-        for index, (protocol, to) in enumerate(zip(protocols, destinations, strict=True)):
-            if self._shown(protocol, to):
-                yield index
-
-    def _messages(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Message]]:
-        import pyarrow as pa
-
-        time_column = batch.schema.get_field_index("received_at")
-        numbers = batch.column("received_at").cast(pa.int64())
-        batch = batch.set_column(time_column, "received_at", numbers)
-        for begin in range(0, batch.num_rows, SLICE):
-            part = batch.slice(begin, SLICE)
-            rows = part.to_pylist()
-            for index in self._selected(part):
-                yield _message(rows[index])
-
-
-def _message(values: dict[str, Any]) -> tuple[int, Message]:
-    offset = values.pop("offset")
-    values.pop("gateway")
-    if values["fields"] is not None:
-        values["fields"] = dict(values["fields"])
-    return offset, Message(**values)
 
 
 def as_json(offset: int, message: Message, queue: str = "") -> str:
