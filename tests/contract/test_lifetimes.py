@@ -187,30 +187,6 @@ class Lifetimes(TestCase):
 
         await self.for_each(check)
 
-    async def test_a_sink_may_be_a_coroutine_function_or_return_nothing(self) -> None:
-        class Slow:
-            def __init__(self) -> None:
-                self.batches: list[Any] = []
-
-            async def put(self, batch: Any) -> None:
-                await after(0.01)
-                self.batches.append(batch)
-
-        class AtOnce(Slow):
-            def put(self, batch: Any) -> Any:
-                self.batches.append(batch)
-
-        async def check(face: Face) -> None:
-            for sink in (Slow(), AtOnce()):
-                async with (
-                    face.serve(sink=sink) as server,
-                    face.connect(server.addresses[0]) as client,
-                ):
-                    await face.send(client, b"one")
-                assert [batch.count for batch in sink.batches] == [1]
-
-        await self.for_each(check)
-
     async def test_nothing_begins_at_the_call(self) -> None:
         async def check(face: Face) -> None:
             directory = self.queue()

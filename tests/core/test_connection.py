@@ -123,15 +123,6 @@ def test_a_machine_is_whole_when_it_holds_nothing_and_has_read_everything(unread
     assert not type("Reading", (Echo,), unread)().no_partial_input
 
 
-@pytest.mark.parametrize(
-    "name", ["receive", "drain", "lost", "outputs", "finished", "state", "snapshot"]
-)
-def test_a_machine_that_leaves_out_a_part_of_the_contract_cannot_be_made(name):
-    left_out = getattr(Connection, name)
-    with pytest.raises(TypeError, match=f"abstract method '?{name}'?"):
-        type("Partial", (Echo,), {name: left_out})()
-
-
 def test_who_was_overtaken_by_a_stranger_knows_no_name_of_it():
     by = Overtaken("text", host="h", pid=7, run="r")
     assert (str(by), by.host, by.pid, by.run) == ("text", "h", 7, "r")

@@ -341,27 +341,6 @@ class Attacks:
         connection.sendall(nbytes)
         return connection
 
-    def many_connections(self) -> None:
-        silent = [self.connect(b"GET / HT") for _ in range(3 * CONNECTIONS_MAX)]
-        for connection in silent[: 2 * CONNECTIONS_MAX]:
-            connection.settimeout(REQUEST_SECONDS / 2)  # for newcomers, long before its own time
-            assert read_until_closed(connection) == b""
-        for connection in silent:
-            connection.close()
-
-    def slow_header(self) -> None:
-        with self.connect(b"GET /status.json HTTP/1.1\r\nx: ") as connection:
-            connection.settimeout(0.02)  # a byte each time when nothing came
-            while True:
-                try:
-                    connection.sendall(b"y")
-                    assert connection.recv(100) == b""
-                    return
-                except TimeoutError:
-                    continue
-                except ConnectionError:
-                    return
-
     def endless_headers(self) -> None:
         with self.connect(b"GET /status.json HTTP/1.1\r\n") as connection:
             write_until_closed(connection, b"x: y\r\n" * 1000, 64 << 20)
@@ -391,7 +370,7 @@ class Hostile(Served):
         shipper = await self.peer(self.server_port)
         attacks, sent = Attacks(self.port), 0
         for name in sorted(name for name in vars(Attacks) if name[0] != "_" and name != "connect"):
-            self.site.timeOut = 1.0 if name in ("slow_header", "endless_body") else REQUEST_SECONDS
+            self.site.timeOut = 1.0 if name == "endless_body" else REQUEST_SECONDS
             attack = deferToThread(getattr(attacks, name))
             while not attack.called:
                 shipper.nbytes = b""

@@ -1,27 +1,24 @@
-"""Byte streams on real TLS: what ends them, what a turn processes, and new keys."""
+"""Byte streams on real TLS: what ends them, and what a turn processes."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import ssl as standard_ssl
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from twisted.internet import reactor as installed
 from twisted.internet import ssl
-from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import (
     SSL4ClientEndpoint,
     TCP4ClientEndpoint,
     TCP4ServerEndpoint,
     serverFromString,
 )
-from twisted.internet.protocol import Factory, ProcessProtocol, Protocol
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock, deferLater
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
@@ -34,7 +31,6 @@ from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_win
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
 from twisted_msgproto.net import tls
 from twisted_msgproto.net.endpoints import ServedEndpoint
-from twisted_msgproto.net.tls import tls_with
 from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.sabc import SabcServer, SabcServerFactory
 from twisted_msgproto.testing import SafeSink
@@ -176,26 +172,6 @@ class Gathered(TestCase):
         self.assertEqual(await deferToThread(client.recv, 100), b"ping and pong")
         transport.abortConnection()
         await self.lost
-
-    async def test_what_is_written_in_the_handshake_keeps_its_order__NB_11(self) -> None:
-        sizes = (1, RECORD_BYTES - 1, RECORD_BYTES, 1, RECORD_BYTES + 1, 5)
-
-        class Early(Protocol):
-            def connectionMade(self) -> None:
-                self.dataReceived(b"")
-
-            def dataReceived(self, data: bytes) -> None:
-                for number, size in enumerate(sizes):
-                    self.transport.write(bytes([number]) * size)
-
-        client = await self.client_of(Early)
-        whole = b"".join(bytes([number]) * size for number, size in enumerate(sizes)) * 2
-        await deferToThread(client.send, b"once more")
-        came = b""
-        while len(came) < len(whole):
-            came += await deferToThread(client.recv, 1 << 20)
-        self.assertTrue(came == whole)
-        await deferToThread(client.close)
 
     async def test_a_peer_that_reads_nothing_pauses_its_producer_and_gets_all_in_order(
         self,
@@ -465,91 +441,6 @@ class TinyRecords(TestCase):
         self.assertEqual(self.came, b"a" * 50 + b"|" + b"b" * 50 + b"|" + b"c")
         line.close()
         await self.lost
-
-
-# ── a peer of tls 1.3 may change its keys at any time ───────────────────────────────────────────
-
-
-KEEPS, ASKS = b"k\n", b"K\n"
-"""Lines for s_client: change my keys, or change mine and have the server change its own."""
-
-
-class Echo(Protocol):
-    """Answers whatever comes."""
-
-    def dataReceived(self, data: bytes) -> None:
-        assert self.transport is not None
-        self.transport.write(b"you said " + data)
-
-
-class Client(ProcessProtocol):
-    """Keeps what s_client prints: what it received, and each message of the handshake."""
-
-    def __init__(self) -> None:
-        self.printed = b""
-        self._wanted: tuple[bytes, int, Deferred[None]] | None = None
-        self.ended: Deferred[None] = Deferred()
-
-    def outReceived(self, data: bytes) -> None:
-        self.printed += data
-        if self._wanted is not None:
-            text, times, seen = self._wanted
-            if self.printed.count(text) >= times:
-                self._wanted = None
-                seen.callback(None)
-
-    errReceived = outReceived
-
-    def prints(self, text: bytes, times: int = 1) -> Deferred[None]:
-        """Wait until this was printed so often."""
-        seen: Deferred[None] = Deferred()
-        self._wanted = text, times, seen
-        self.outReceived(b"")
-        return seen
-
-    def processEnded(self, reason: Any) -> None:
-        self.ended.callback(None)
-
-
-@pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="needs the command openssl: apt-get install openssl"
-)
-class KeyUpdate(TestCase):
-    """A server and ``openssl s_client``."""
-
-    timeout = 60
-
-    @inlineCallbacks
-    def test_a_client_that_changes_its_keys_is_heard_and_answered__NB_11(self) -> Any:
-        directory = Path(self.mktemp())
-        directory.mkdir()
-        files = Authority(directory).server()
-        pem = files.key.read_bytes() + files.cert.read_bytes()
-        options = ssl.PrivateCertificate.loadPEM(pem).options()
-        echo = Factory.forProtocol(Echo)
-        port = reactor.listenTCP(0, tls_with(options, echo), interface="127.0.0.1")
-        self.addCleanup(port.stopListening)
-        client = Client()
-        words = ("openssl", "s_client", "-connect", f"127.0.0.1:{port.getHost().port}")
-        transport = reactor.spawnProcess(
-            client, shutil.which("openssl"), (*words, "-tls1_3", "-brief", "-msg"), env=None
-        )
-        updates = 0
-        for number, (change, ours, theirs) in enumerate(
-            [(b"", 0, 0), (KEEPS, 1, 0), (ASKS, 1, 1), (ASKS, 1, 1), (KEEPS, 1, 0)]
-        ):
-            if change:
-                transport.write(change)
-                yield client.prints(b"KEYUPDATE\n", number)
-            transport.write(b"line %d\n" % number)
-            yield client.prints(b"you said line %d\n" % number)
-            updates += ours + theirs
-            self.assertEqual(client.printed.count(b", KeyUpdate"), updates)
-        self.assertEqual(
-            client.printed.count(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate"), 2
-        )
-        transport.write(b"Q\n")
-        yield client.ended
 
 
 class Offers(TestCase):

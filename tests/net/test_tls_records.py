@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from OpenSSL import SSL
 from twisted.internet import ssl
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Factory, Protocol
@@ -63,31 +62,6 @@ def test_a_record_in_two_reads_and_two_records_in_one_arrive_whole__NB_11(ends: 
     for data in (octets[:3], octets[3:second], octets[second:-1], octets[-1:]):
         ends.server.dataReceived(data)
     assert b"".join(ends.reader.came) == b"onetwothree"
-
-
-def test_a_record_that_says_the_end_is_answered_and_ends_the_connection__NB_11(ends: Ends) -> None:
-    with pytest.raises(standard_ssl.SSLWantReadError):
-        ends.tls.unwrap()
-    ends.server.dataReceived(ends.outgoing.read())
-    ends.take()
-    ends.tls.unwrap()  # it needs the server's close_notify
-    assert ends.transport.disconnecting
-
-
-def test_a_broken_record_ends_the_connection_with_its_reason__NB_11(ends: Ends) -> None:
-    octets = bytearray(ends.records(b"to be broken"))
-    octets[-1] ^= 1
-    more = ends.records(b"more")
-    ends.server.dataReceived(bytes(octets))
-    assert ends.transport.disconnecting
-    with pytest.raises(standard_ssl.SSLError, match=r"(?i)bad.record.mac"):
-        ends.read()  # the alert
-    ends.server.dataReceived(more)  # it reads on until its alert has left
-    assert ends.reader.came == []
-    ends.server.connectionLost(Failure(ConnectionError()))
-    assert ends.reader.lost is not None
-    assert ends.reader.lost.check(SSL.Error)
-    assert "mac" in str(ends.reader.lost.value)
 
 
 # ── what tls keeps of a connection ──────────────────────────────────────────────────────────────
