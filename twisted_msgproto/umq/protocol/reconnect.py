@@ -55,10 +55,7 @@ class Renewed(subscriptions.Renewed):
         return update
 
     def _share(self) -> float:
-        limits, updates = self._service.factory.limits, self._backlog
-        return float(
-            max(len(updates) / limits["backlog"], updates.nbytes / limits["backlog-bytes"])
-        )
+        return float(self._backlog.nbytes / self._service.factory.limits["backlog-bytes"])
 
     def _ask(self, session: UmqClient) -> Subscription:
         return session.link.topics.subscribe(*self._asked)

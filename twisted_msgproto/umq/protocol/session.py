@@ -57,9 +57,7 @@ LIMITS: Final = (
     *LOGIN_LIMITS,
     *terms.LIMITS,
     Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
-    Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
     Limit("topic-queue-bytes", 1 << 20, "bytes", "unread by a subscriber, then D (UM-21)"),
-    Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
     Limit("backlog-bytes", 16 << 20, "bytes", "updates not taken yet: reading pauses", 1),
 )
 

@@ -24,9 +24,9 @@ from .calls import UNSENT, NoSuchMethod, Reply, Stored, Update
 class Topic:
     """A topic to which the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
 
-    What the subscriber does not read waits here, within ``topic-queue-messages`` and
-    ``topic-queue-bytes``; a registered producer is paused meanwhile.  Above the limits the
-    subscriber is dropped: the queue is thrown away and the topic closed with ``D``.
+    What the subscriber does not read waits here, within ``topic-queue-bytes``; a registered
+    producer is paused meanwhile.  Above the limit the subscriber is dropped: the queue is thrown
+    away and the topic closed with ``D``.
 
     Attributes:
         id: the topic's id as the subscriber chose it.
@@ -75,12 +75,7 @@ class Topic:
         memory.add(nbytes)
         self._queue.append((payload, bodies, nbytes))
         self._bytes += nbytes
-        limits = link.factory.limits
-        if (
-            not fits
-            or len(self._queue) > limits["topic-queue-messages"]
-            or self._bytes > limits["topic-queue-bytes"]
-        ):
+        if not fits or self._bytes > link.factory.limits["topic-queue-bytes"]:
             link.count("topics_dropped")
             self.end("slow")
             return False
@@ -207,13 +202,13 @@ class Updates(Backlog[Update]):
     def charge(self, topics: Topics) -> None:
         before, self._topics = self._topics, topics
         if before is not None and len(self):
-            before.waiting(-len(self), -self.nbytes)
+            before.waiting(-self.nbytes)
         if len(self):
-            topics.waiting(len(self), self.nbytes)
+            topics.waiting(self.nbytes)
 
     def _takenOne(self, update: Update, nbytes: int) -> None:
         if self._topics is not None:
-            self._topics.waiting(-1, -nbytes)
+            self._topics.waiting(-nbytes)
         self._taken()
 
 
@@ -327,13 +322,12 @@ class Subscription(Ending):
         if self._hook is not None:
             self._hook(update)
         else:
-            topics, limits, nbytes = self._topics, self._link.factory.limits, weigh(update)
-            much = topics.waiting_bytes >= SLOW_TIMES * limits["backlog-bytes"]
-            much = much or not self._link.machine.memory.fits(nbytes)
-            topics.waiting(1, nbytes)
+            topics, link, nbytes = self._topics, self._link, weigh(update)
+            fits = link.machine.memory.fits(nbytes)
+            topics.waiting(nbytes)
             self._backlog.put((update,))
-            waiting = len(self._backlog)
-            if waiting >= SLOW_TIMES * limits["backlog"] or (waiting and much):
+            waiting, most = len(self._backlog), SLOW_TIMES * link.factory.limits["backlog-bytes"]
+            if (waiting and not fits) or (waiting > 1 and topics.waiting_bytes >= most):
                 self._drop("slow", LimitExceeded("updates came faster than they were taken"))
 
     def end(self, reason: str, failure: Exception | None = None) -> None:
@@ -362,7 +356,7 @@ class Topics:
         waiting_bytes: what updates weigh that nobody has taken yet.
     """
 
-    __slots__ = ("_count", "_paused", "link", "published", "slow", "subscribed", "waiting_bytes")
+    __slots__ = ("_paused", "link", "published", "slow", "subscribed", "waiting_bytes")
 
     def __init__(self, link: Any) -> None:
         self.link: Any = link
@@ -370,7 +364,6 @@ class Topics:
         self.subscribed: dict[int, Subscription] = {}
         self.slow: dict[Topic, None] = {}
         self.waiting_bytes: int = 0
-        self._count = 0  # of updates that nobody has taken yet
         self._paused = False
 
     def open(self, id: str) -> Topic:
@@ -436,8 +429,7 @@ class Topics:
         for subscription in list(self.subscribed.values()):
             subscription.lost()
 
-    def waiting(self, count: int, nbytes: int) -> None:
-        self._count += count
+    def waiting(self, nbytes: int) -> None:
         self.waiting_bytes += nbytes
         memory = self.link.machine.memory
         memory.add(nbytes) if nbytes > 0 else memory.remove(-nbytes)
@@ -450,8 +442,8 @@ class Topics:
 
     def _look(self) -> None:
         """Pause reading while nobody consumes updates, but not while we wait for an answer."""
-        link, limits = self.link, self.link.factory.limits
-        share = max(self._count / limits["backlog"], self.waiting_bytes / limits["backlog-bytes"])
+        link = self.link
+        share = self.waiting_bytes / link.factory.limits["backlog-bytes"]
         if share >= 1 and not link.machine.calls_pending:
             self._paused = True
             link.pauseReading("backlog")
