@@ -303,7 +303,7 @@ def test_java_is_looked_for_in_java_home_and_on_the_path(
 
 def test_what_each_sub_command_runs(run: Any) -> None:
     python = str(run.PYTHON)
-    everything = [python, "-m", "pytest", "-n", "3", "--dist", "loadgroup"]
+    everything = [python, "-m", "pytest", "-n", "4", "--dist", "loadgroup"]
     assert run.command_line(["test"]) == everything
     assert run.command_line(["test", "-k", "x"]) == [python, "-m", "pytest", "-k", "x"]
     assert run.command_line(["long"]) == [*everything[:3], "--long", *everything[3:]]
@@ -315,7 +315,7 @@ def test_what_each_sub_command_runs(run: Any) -> None:
     (run.ROOT / "tests" / "core").mkdir(parents=True)
     quick = [python, "-m", "pytest", "-q", "-m", "not slow"]
     assert run.command_line(["quick", "core", "-k", "x"]) == [*quick, "tests/core", "-k", "x"]
-    assert run.command_line(["quick"]) == [*quick, "-n", "3", "--dist", "loadgroup"]
+    assert run.command_line(["quick"]) == [*quick, "-n", "4", "--dist", "loadgroup"]
     assert run.command_line(["demo", "--messages", "5"]) == [
         *(python, "-m", "twisted_msgproto", "demo", "--messages", "5")
     ]
