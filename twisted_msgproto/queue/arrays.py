@@ -28,8 +28,8 @@ from .format import ALIGNMENT
 from .schema import ATTACHMENTS, BYTES, FIELDS, STORED, TEXT
 
 Buffers = tuple[Any, ...]
-"""A column's buffers, ``bytes`` and views of bytes.  The first, its presence, has a byte for each
-value, 0 for None; it is empty where no value is None.
+"""A column's buffers.  The first, its presence, has a byte for each value, 0 for None; it is empty
+where no value is None.
 """
 
 END_BYTES: Final = 4
@@ -59,7 +59,6 @@ _ROLES: Final[dict[pa.DataType, tuple[int, ...]]] = {
 
 
 def _presence(values: Sequence[Any]) -> bytes:
-    """Return the buffer of presence; raise TypeError where all values are there."""
     if None not in values:
         raise TypeError("values of another type")
     return bytes([value is not None for value in values])
@@ -224,26 +223,22 @@ JOINED_BYTES: Final = 64 << 10
 
 
 class Form(NamedTuple):
-    """What blocks have in common that have the same columns, and None in the same ones."""
+    """What blocks with the same columns have in common, and None in the same ones."""
 
     head: struct.Struct
     """Where each buffer ends, counted from behind the head."""
     roles: tuple[tuple[int, tuple[int, ...]], ...]
-    """Of each column, in order: 1 if it has a presence, else 0, and the roles of the others."""
+    """Of each column: whether it has a presence, and the roles of its other buffers."""
 
 
 @cache
 def form_of(columns: int, partial: int) -> Form:
-    """Return the form of blocks with these columns, and None in those that are ``partial``."""
     roles = [(int(bool(partial & bit)), _ROLES[kind]) for bit, _, kind in STORED if columns & bit]
     return Form(struct.Struct(f"<{sum([there + len(own) for there, own in roles])}I"), (*roles,))
 
 
 def written(columns: int, made: Sequence[Buffers]) -> tuple[int, list[Any]]:
-    """Return which columns have None in them, and the block in pieces: what is large is not copied.
-
-    ``columns`` is the sum of their bits, and ``made`` are their buffers.
-    """
+    """Return which columns have None, and the block in pieces: what is large is not copied."""
     partial, buffers = 0, []
     for bit, column in zip(bits_of(columns), made, strict=True):
         if column[0]:
@@ -263,10 +258,9 @@ def bits_of(columns: int) -> tuple[int, ...]:
 
 
 def read(columns: int, partial: int, block: Any, rows: int) -> list[Buffers]:
-    """Return the columns of a block (``bytes``, or a view of them).
+    """Return the columns of a block, ``bytes`` or a view of them.
 
-    Raises ValueError or struct.error for a block that makes no sense, or that has not ``rows``
-    values in each column.
+    Raises ValueError or struct.error for a block that has not ``rows`` values in each column.
     """
     head, roles = form_of(columns, partial)
     base = at = head.size
@@ -340,23 +334,16 @@ def _spans(kind: pa.DataType, rows: int, there: Any, ends: Any, data: Any) -> pa
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return the array that ``pa.array(values, kind)`` returns; see the module.
-
-    Raises as :func:`buffers_of`.
-    """
+    """Return what ``pa.array(values, kind)`` returns; raises as :func:`buffers_of`."""
     return array_from(kind, len(values), buffers_of(values, kind))
 
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """Return the scalar that ``pa.scalar(value, kind)`` returns; raises as :func:`buffers_of`."""
     return array_of([value], kind)[0]
 
 
 def compute() -> Any:
-    """Return ``pyarrow.compute``.
-
-    Its import makes 300 functions and takes a tenth of a gateway's start; many never need it.
-    """
+    """Return ``pyarrow.compute``: its import takes a tenth of a gateway's start."""
     import pyarrow.compute
 
     return pyarrow.compute

@@ -24,10 +24,7 @@ from .format import OFFSET_MAX, seal, unseal
 
 DIRECTORY = "consumers"
 STANDS_STILL_SECONDS = 3600.0
-"""How long a consumer that has rows to commit may not move before it is named.
-
-A bridge commits every few seconds; an hour without is one that is gone, and the disk fills.
-"""
+"""A bridge commits every few seconds: one without for so long is gone, and the disk fills."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _TEXT = re.compile(r"offset (\d{20}) queue ([0-9a-f]{32})", re.ASCII)
@@ -43,11 +40,7 @@ def _path(directory: str, consumer: str) -> str:
 
 
 def read(disk: Disk, directory: str, consumer: str, queue_id: str) -> int | None:
-    """Return the offset that ``consumer`` has committed, 0 if its file is damaged, None without a
-    file.
-
-    Raises QueueError for a name that cannot be a consumer's.
-    """
+    """Return what ``consumer`` has committed, 0 if its file is damaged, None without one."""
     nbytes = read_file(disk, _path(directory, consumer))
     if nbytes is None:
         return None
@@ -81,15 +74,11 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
 
 
 def confirm(disk: Disk, directory: str) -> None:
-    """Make durable that the consumers which are known are there; a killed process may not have.
-
-    Raises OSError from the disk.
-    """
+    """Make durable that the known consumers are there; a killed process may not have."""
     disk.sync_directory(os.path.join(directory, DIRECTORY))
 
 
 def remove(disk: Disk, directory: str, consumer: str) -> None:
-    """Forget ``consumer``; QueueError if there is none of this name."""
     try:
         disk.remove(_path(directory, consumer))
     except FileNotFoundError:
@@ -123,10 +112,7 @@ def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
 
 
 def bereft(committed: Mapping[str, int], begin: int) -> list[str]:
-    """Return a line for each consumer that needs messages below ``begin``, which are gone.
-
-    The writer trims what all consumers have committed, so somebody has removed these.
-    """
+    """Return a line for each consumer that needs messages which somebody has removed."""
     return [
         f"messages {offset} to {begin} are in no segment, and the consumer {name!r} has committed "
         f"only those below {offset}: somebody has removed segments, or the consumer's file; put "
@@ -163,20 +149,19 @@ class Watch:
 
 _AHEAD_SECONDS: Final = 86_400.0
 _TIME_MAX: Final = 1e11
-"""In seconds since 1970 UTC: what is later is no time."""
 
 STATUSES: Final = "bridges"
 
 STATUS_BYTES_MAX: Final = 64 << 10
-"""A status file above this is not read: a bridge writes some kilobytes."""
+"""A bridge writes some kilobytes."""
 
 STATUSES_MAX: Final = 32
 
 SENT_BYTES_MAX: Final = 3 << 10
-"""A status that is sent has at most this many bytes, so that it fits into a request."""
+"""So that it fits into a request."""
 
 LISTS: Final = ("known", "away")
-"""These members of a status are lists; they are cut, in this order, where one is too long."""
+"""Are cut, in this order, where a status is too long."""
 
 
 def status_path(queue: str | os.PathLike[str], consumer: str) -> Path:
@@ -206,7 +191,6 @@ def read_statuses(queue: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
-    """Return the status in a file; None if there is none that can be read."""
     try:
         status = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
@@ -215,10 +199,7 @@ def read_status(path: Path) -> dict[str, Any] | None:
 
 
 SILENT_SECONDS: Final = 30.0
-"""A bridge that has been silent for this time counts as ended.
-
-It writes every second, and one on another machine is heard every 5 s.
-"""
+"""A bridge writes every second, and one on another machine is heard every 5 s."""
 
 
 def rests_until(status: Mapping[str, Any], now: float) -> float:

@@ -17,9 +17,7 @@ Range = tuple[int, int]
 
 
 def read(disk: Disk, directory: str) -> dict[Range, str]:
-    """Return the ranges that the file names, each with its reason; damaged lines are passed
-    over.
-    """
+    """Return the ranges that the file names, and why; damaged lines are passed over."""
     data = read_file(disk, os.path.join(directory, FILE)) or b""
     found = {}
     for line in data.splitlines():

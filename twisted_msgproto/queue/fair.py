@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 QUANTUM_BYTES: Final = 64 << 10
-"""In one round a session may write this many bytes: one usual read of a socket."""
+"""One usual read of a socket."""
 
 GROUP_SECONDS: Final = 0.020
 """Writing one group should last this long: others wait for half of it on average."""
@@ -35,15 +35,12 @@ SPREAD_MIN: Final = 0.1
 """Sizes of groups must differ this much (relative to their mean) to tell bytes from syncs."""
 
 FIRST_SYNC_SECONDS: Final = 0.001
-"""What a sync is believed to cost before anything was written."""
 
 FIRST_BYTE_SECONDS: Final = 1e-8
-"""What a byte is believed to cost before anything was written: 100 MB/s."""
+"""Believed before anything was written: 100 MB/s."""
 
 IDLE_SESSIONS_MAX: Final = 64
-"""Where nothing waits, at most this many sessions are remembered.  Each of many short connections
-would else be kept for ever, since none comes after it whose turn would follow.
-"""
+"""Each of many short connections would else be kept for ever: nobody's turn follows."""
 
 E = TypeVar("E")
 
@@ -75,7 +72,6 @@ class FairQueue(Generic[E]):
         self.nbytes: int = 0
 
     def add(self, key: Hashable, entry: E, messages: int, nbytes: int) -> None:
-        """Append ``entry`` to the session named ``key``; ``nbytes`` is what writing it costs."""
         session = self._sessions.get(key)
         if session is None:
             session = self._sessions[key] = _Session(key)
@@ -135,10 +131,7 @@ class FairQueue(Generic[E]):
 
 
 class GroupCost:
-    """What a group costs, ``sync_seconds`` and ``byte_seconds`` each, learnt from the last ones.
-
-    It is a line fitted by least squares; older groups count less and less.
-    """
+    """A line fitted by least squares over the last groups: what a sync costs, and a byte."""
 
     __slots__ = (
         "_bytes",

@@ -27,20 +27,16 @@ from .reader import READ_ROWS, QueueReader
 from .schema import SCHEMA, empty
 
 REQUEST_BYTES_MAX = 4096
-"""What an action's body or a ticket may have: it is a few names and numbers."""
 ROWS_MAX = 100_000
 
 TOKEN_FILE = "flight-{port}.token"
 """A server without an operator's token keeps its own under this name in the queue's directory."""
 
 CONSUMERS_MAX = 64
-"""A queue gets no further consumer over the wire when it has this many.
-
-Each is a file that is read at every trim, and one that nobody moves keeps the queue from trimming.
-"""
+"""Over the wire: each is a file that is read at every trim, and may keep the queue from it."""
 
 LINES_MAX = 60
-"""At most this many lines are reported in a minute."""
+"""A minute."""
 
 Request = dict[str, Any]
 Chunk = tuple[pa.RecordBatch, bytes | None]
@@ -52,11 +48,7 @@ NO_ROWS = empty(SCHEMA)
 
 
 class Served:
-    """One queue and what may be asked of it; used by many threads.
-
-    ``report`` is called with one line about each mark of a consumer that its reading does not
-    explain.
-    """
+    """One queue and what may be asked of it; used by many threads."""
 
     def __init__(
         self, directory: str, streams: Streams, disk: Disk, report: Callable[[str], None]
@@ -286,10 +278,7 @@ def _landed(request: Request) -> Landed | None:
 STREAMS_MAX = 16
 """Ranges read at the same time: each reads segments and holds a batch in memory."""
 STREAM_IDLE_SECONDS = 30.0
-"""A reader may read nothing for this many seconds before another one may have its place.
-
-A working Spark task reads the next batch within a second; one that waits this long hangs.
-"""
+"""A working Spark task reads the next batch within a second."""
 HUNG_PER_ADDRESS_MAX = 64
 """Streams that lost their place and did not end, by address: each keeps a thread and a batch."""
 
@@ -309,16 +298,13 @@ class Stream:
         """
 
     def give(self) -> None:
-        """Note that a batch was sent: from now on the reader has to read it."""
         self.waits_since = self._streams.clock()
 
     def taken(self) -> bool:
-        """Note that the reader has read it; return True if it still has its place."""
         self.waits_since = None
         return not self.lost
 
     def end(self) -> None:
-        """Release the place.  May be called again."""
         self._streams.end(self)
 
 
@@ -327,7 +313,6 @@ class Streams:
 
     A reader that reads nothing occupies a batch in memory and a thread of the server, until it
     ends; so it must not keep its place from others as well.
-    ``clock`` returns seconds; a reader may read nothing for ``idle`` seconds.
     """
 
     def __init__(
@@ -344,7 +329,7 @@ class Streams:
         self._hung: set[Stream] = set()
 
     def begin(self, address: str) -> Stream | str:
-        """Return a place for a reader at ``address``, or one line that says why there is none.
+        """Return a place, or one line that says why there is none.
 
         If all are occupied, the reader that has read nothing for the longest time loses its own.
         """

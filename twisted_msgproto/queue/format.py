@@ -46,9 +46,7 @@ SEGMENT_HEADER_BYTES = SEGMENT_HEADER.size + CHECKSUM.size
 FRAME_HEADER_BYTES = FRAME_HEADER.size
 FRAME_CHECKED_AT = FRAME_HEADER_BYTES - FRAME_CHECKED.size
 EMPTY_SEGMENT_BYTES = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + LINEAGE.size
-"""A segment without messages has this size: its header, and the frame that names the row before
-it.
-"""
+"""Its header, and the frame that names the row before it."""
 END_BYTES = END.size + CHECKSUM.size
 
 IDENTITY_FILE = "identity"
@@ -62,14 +60,11 @@ FRAME_BYTES_MAX = 2**31 - 1
 
 WINDOW_BYTES = 1 << 20
 READ_ON = 4
-"""So many windows at once has who reads on behind the one before."""
 
 BLOCK_BYTES = 4096
 """Where a disk cannot be read, this much is skipped at a time."""
 BLOCK_READS_MAX = 3
-"""A block that the disk cannot read is asked for this often: a disk that resets, or a store behind
-a network, fails once and reads it at the second try.
-"""
+"""A disk that resets, or a store behind a network, fails once and reads it at the second try."""
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
@@ -106,9 +101,7 @@ def segment_offset(name: str) -> int | None:
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """The permanent name of a queue (``queue_id``, 32 hexadecimal digits) and its secret
-    seed.
-    """
+    """A queue's permanent name (32 hexadecimal digits) and its secret seed."""
 
     queue_id: str
     seed: bytes
@@ -169,13 +162,11 @@ class Published:
 
     offset: int
     segment: int
-    """The segment that was being written begins with this offset."""
+    """Where the segment that was being written begins."""
     nbytes: int
     """That segment was this long at that time."""
     incarnation: int = 0
-    """Row ``offset`` - 1 has this incarnation, and ``witness``; 0 when it is not known (see
-    ``lineage.py``).
-    """
+    """Of row ``offset`` - 1, as ``witness``; 0 when it is not known."""
     witness: int = 0
 
     def packed(self) -> bytes:
@@ -203,17 +194,13 @@ class Published:
 def pack_frame_header(
     frame_seed: int, *, payload_crc: int, nbytes: int, first: int, count: int, runs: int
 ) -> bytes:
-    """Return the 32 bytes before a frame's payload of ``nbytes`` bytes, ``runs`` of them its
-    head.
-    """
+    """Return what stands before a payload of ``nbytes`` bytes, ``runs`` of them its head."""
     checked = FRAME_CHECKED.pack(payload_crc, nbytes, first, count, runs)
     return FRAME_MARKER + CHECKSUM.pack(crc32(checked, frame_seed)) + checked
 
 
 def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness: int) -> bytes:
-    """Return the frame of no messages at the head of a segment: what proves the row ``first`` -
-    1.
-    """
+    """Return the frame at the head of a segment: what proves the row ``first`` - 1."""
     payload = LINEAGE.pack(incarnation, witness)
     return (
         pack_frame_header(
@@ -230,17 +217,15 @@ def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness
 
 @dataclass(slots=True)
 class Record:
-    """One frame: it has ``count`` messages from the offset ``first`` on (0 in a frame
-    of lineage).
-    """
+    """One frame: ``count`` messages from ``first`` on (0 in a frame of lineage)."""
 
     position: int
     first: int
     count: int
     nbytes: int
-    """The whole frame has this many bytes, header included."""
+    """Of the whole frame, header included."""
     runs: int
-    """The runs at the head of the payload have this many bytes."""
+    """Bytes of the runs at the head of the payload."""
     payload_crc: int
 
     @property
@@ -340,7 +325,7 @@ class Segment:
         return SegmentHeader.unpacked(bytes(self.nbytes(0, SEGMENT_HEADER_BYTES)))
 
     def nbytes(self, position: int, nbytes: int) -> memoryview:
-        """Read ``nbytes`` bytes from ``position``; fewer where the segment ends."""
+        """Read ``nbytes`` bytes; fewer where the segment ends."""
         nbytes = min(nbytes, self.size - position)
         if nbytes <= 0:
             return memoryview(b"")
@@ -362,10 +347,7 @@ class Segment:
             raise OSError(error.errno, f"{segment_name(self.first)}: {error.strerror}") from error
 
     def unread(self, position: int = 0, end_position: int = OFFSET_MAX) -> bool:
-        """Return whether zeros stand for some of these bytes, because the disk did not read them.
-
-        A later read may succeed.
-        """
+        """Return whether zeros stand for some of these bytes, which the disk may read later."""
         last = max(end_position - 1, position) // BLOCK_BYTES
         return any(position // BLOCK_BYTES <= block <= last for block in self._unread or ())
 
@@ -374,14 +356,12 @@ class Segment:
         self._window = memoryview(b"")
 
     def payload(self, record: Record) -> memoryview:
-        """Return the payload of a record: runs, then the record batch."""
         return self.nbytes(record.position + FRAME_HEADER_BYTES, record.nbytes - FRAME_HEADER_BYTES)
 
     def record_at(self, position: int, expected: int = 0) -> Record | None:
-        """Return the record whose frame begins at ``position``, by its header alone.
+        """Return the record at ``position``, by its header alone.
 
-        None if there is no valid header, if its messages are not all at or above ``expected``, or
-        if the frame is incomplete.
+        None without a valid header, below ``expected``, and for an incomplete frame.
         """
         nbytes = self.nbytes(position, FRAME_HEADER_BYTES)
         if len(nbytes) < FRAME_HEADER_BYTES:
@@ -419,9 +399,7 @@ class Segment:
         return record if whole and first == expected else None
 
     def cut_at(self, position: int) -> bool:
-        """Return whether what begins at ``position`` is shorter than a header, or than its own
-        says.
-        """
+        """Return whether what stands there is shorter than a header, or than its own says."""
         nbytes = self.nbytes(position, FRAME_HEADER_BYTES)
         if len(nbytes) < FRAME_HEADER_BYTES:
             return True
@@ -431,10 +409,7 @@ class Segment:
         return right and marker == FRAME_MARKER and not whole
 
     def unfinished_at(self, position: int) -> bool:
-        """Return whether what begins at ``position`` was surely never written to its end.
-
-        It is cut, or nothing but zeros was written.
-        """
+        """Return whether what stands there is cut, or nothing but zeros: never wholly written."""
         if self.cut_at(position):
             return True
         for start in range(position, self.size, self._window_bytes):
@@ -443,9 +418,7 @@ class Segment:
         return True
 
     def next_record(self, position: int, expected: int, stop: int | None = None) -> Record | None:
-        """Return the first record at or after ``position`` (and before ``stop``), by its header
-        alone.
-        """
+        """Return the first record from ``position`` on, by its header alone."""
         stop = self.size if stop is None else stop
         while position < stop:
             # One look at a window, however many false markers are in it: peers choose the bodies.
@@ -463,8 +436,7 @@ class Segment:
     def locate(self, offset: int) -> tuple[int, int]:
         """Return the position of a frame at or before ``offset``, and its first offset.
 
-        Halves the segment until no more than a window is left, so that reading from the middle
-        costs the same wherever the middle is.
+        Halves the segment: reading from the middle costs the same wherever the middle is.
         """
         position, first = SEGMENT_HEADER_BYTES, self.first
         stop = self.size
@@ -478,10 +450,9 @@ class Segment:
         return position, first
 
     def stretch(self, position: int, expected: int, bound: int) -> tuple[int, int]:
-        """Skip consecutive valid records from ``position`` on.
+        """Skip valid records; return the position and the offset after the last one.
 
-        Returns the position and the offset after the last one; stops at the offset ``bound``, and
-        before a frame that is larger than a window.
+        Stops at the offset ``bound``, and before a frame that is larger than a window.
         """
         unpack, seed = FRAME_HEADER.unpack_from, self.frame_seed
         while True:

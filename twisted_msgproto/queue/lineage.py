@@ -32,10 +32,7 @@ NUMBER_BITS = 63
 PLACE_BITS = 31
 """What a witness keeps for the row's place in its frame; the checksum stands above it."""
 STARTS_MAX = 1000
-"""The file names at most this many incarnations; those of older rows are unknown.
-
-This bounds the file of a gateway that restarts every minute and whose queue nobody trims.
-"""
+"""Bounds the file of a gateway that restarts every minute and whose queue nobody trims."""
 FILES_PARSED_MAX = 64
 
 _START = re.compile(r"start (\d{1,20}) (\d{1,20})", re.ASCII)
@@ -83,9 +80,6 @@ class Description:
 
 
 def witness(payload_crc: int, place: int) -> int:
-    """Return the witness of the row at ``place`` (from 0) of a frame whose payload has this
-    CRC-32.
-    """
     return payload_crc << PLACE_BITS | place
 
 
@@ -140,11 +134,7 @@ class Lineage:
         return self.starts[index - 1][1] if index else 0
 
     def started(self, end: int, incarnation: int, *, lost: bool = False) -> Lineage:
-        """Return the history with a writer that starts at ``end``; an earlier start without rows
-        is replaced.
-
-        ``lost``: this start found that published messages were lost.
-        """
+        """Return the history with a start at ``end``; one without rows before it is replaced."""
         earlier = [start for start in self.starts if start[0] < end]
         starts = (*earlier, (end, incarnation))[-STARTS_MAX:]
         return Lineage(starts, self.losses + lost)
@@ -181,5 +171,4 @@ def read(disk: Disk, directory: str) -> Lineage | None:
 
 
 def write(disk: Disk, directory: str, lineage: Lineage) -> None:
-    """Replace the file, durably.  Raises OSError."""
     replace_file(disk, os.path.join(directory, FILE), lineage.sealed())

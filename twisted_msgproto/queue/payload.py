@@ -63,9 +63,7 @@ ORIGINS_REMEMBERED = 4096
 
 ORIGIN_VALUES = 5
 Origin = tuple[str, str, str | None, str | None, str | None]
-"""All messages of a batch share these columns (protocol, kind, peer, session, client_id) and the
-time.
-"""
+"""What a batch's messages share: protocol, kind, peer, session, client_id."""
 
 
 @dataclass(slots=True)
@@ -74,14 +72,14 @@ class Encoded:
 
     count: int
     pieces: list[Any]
-    """These are buffers; their bytes together are ``nbytes``, a multiple of 8."""
+    """Buffers of together ``nbytes`` bytes, a multiple of 8."""
     nbytes: int
     runs: int
     crc: int
     envelopes: int = 0
-    """This many messages are for a broker's queue."""
+    """Messages for a broker's queue."""
     replaced: int = 0
-    """This counts the texts in which bytes that are not UTF-8 became U+FFFD."""
+    """Texts in which bytes that are not UTF-8 became U+FFFD."""
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -159,7 +157,7 @@ _MISSING = {"truncated": False}
 """A message without a value has None in its column; in these columns it has another value."""
 
 Stretches = list[Sequence[Any]]
-"""All values of a column, in stretches that stay apart because some of them are packed."""
+"""A column's values; stretches that are packed stay apart."""
 
 
 def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
@@ -188,10 +186,9 @@ def _alone(batch: MessageBatch) -> dict[str, Stretches]:
 def _stretches(
     name: str, parts: Sequence[Sequence[Any] | None], counts: Sequence[int]
 ) -> Stretches:
-    """Return a column's values over all batches.
+    """Return a column's values over all batches: packed ones as they are, the others joined.
 
-    Packed columns that are worth it stay as they are; what stands between them is one list.  Raises
-    ValueError for a column that has not a value for each message.
+    Raises ValueError for a column that has not a value for each message.
     """
     stretches: Stretches = []
     values: list[Any] | None = None  # the last stretch, if it may be added to
@@ -216,7 +213,6 @@ def _column(stretches: Stretches, kind: pa.DataType) -> Buffers:
 
 
 def _texts(stretches: Stretches, kind: pa.DataType) -> tuple[Buffers, int]:
-    """Return a column of texts or maps, and how many texts had to be cleaned."""
     try:
         return _column(stretches, kind), 0
     except UnicodeEncodeError:
@@ -302,11 +298,7 @@ def _origins(text: bytes) -> list[list[str | None]]:
 
 
 def received_at(head: memoryview, place: int) -> int | None:
-    """Return when the message at ``place`` of a frame was received, by its runs; None if they are
-    damaged.
-
-    In µs since 1970 UTC.
-    """
+    """Return when the message at ``place`` of a frame was received; None if that is damaged."""
     try:
         _, runs, _, _ = RUNS.unpack_from(head)
         counts = struct.unpack_from(f"<{runs}I", head, RUNS.size + 8 * runs)
@@ -344,8 +336,7 @@ class _Part:
 def read_head(
     head: memoryview, count: int
 ) -> tuple[int, int, Sequence[int], Sequence[int], Sequence[int], bytes]:
-    """Return a frame's columns, which of them have None, and its runs: times, counts, the indices
-    and the text of origins.
+    """Return columns, those with None, times, counts, indices and the text of origins.
 
     Raises ValueError or struct.error for what makes no sense, or has not ``count`` messages.
     """
@@ -369,10 +360,7 @@ def read_head(
 
 @dataclass(slots=True)
 class Assembly:
-    """Frames that become one record batch of the table.
-
-    ``add`` frames (or parts of them) in order, then call ``finish``.
-    """
+    """Frames, added in order, that become one record batch of the table."""
 
     gateway: str
     rows: int = 0
@@ -384,10 +372,9 @@ class Assembly:
     _parts: list[_Part] = field(default_factory=list)
 
     def add(self, payload: memoryview, runs: int, first: int, count: int, lo: int, hi: int) -> None:
-        """Add the messages ``lo`` ≤ offset < ``hi`` of a frame with ``count`` from ``first`` on.
+        """Add the messages ``lo`` ≤ offset < ``hi`` of a frame whose checksum is right.
 
-        ``payload`` was checked against its checksum.  Raises QueueCorrupt if it is nothing this
-        format version can mean all the same.
+        Raises QueueCorrupt if it is nothing this format version can mean all the same.
         """
         try:
             columns, partial, times, counts, indices, text = read_head(payload[:runs], count)
@@ -426,10 +413,7 @@ class Assembly:
         part.frames.append(frame)
 
     def finish(self) -> pa.RecordBatch:
-        """Return the rows that were added; nothing is left of them here.
-
-        Raises QueueCorrupt if one of the frames makes no sense, which is only seen now.
-        """
+        """Return the rows that were added; QueueCorrupt if a frame makes no sense."""
         try:
             return self._made()
         except MemoryError:
@@ -477,7 +461,6 @@ class Assembly:
 _FALSE = scalar_of(False, pa.bool_())
 
 _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
-"""These are the rows and the stored columns (by their bits) of each part."""
 
 
 def _stored_column(parts: _Arrays, bit: int) -> pa.Array:

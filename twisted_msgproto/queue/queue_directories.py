@@ -15,7 +15,7 @@ from .format import IDENTITY_FILE
 URL: Final = re.compile(r"[a-z+]+://")
 
 FILE_URL: Final = re.compile(r"file:(//(?P<host>[^/]*))?(?P<path>/.*)", re.DOTALL)
-"""Such a URL names a directory; Hadoop and Spark write it with one slash."""
+"""Hadoop and Spark write it with one slash."""
 
 FOLDER: Final = "queue"
 """``msgproto init`` has the queue in this folder, beside the gateway.toml."""
@@ -55,7 +55,6 @@ def is_queue(directory: str | os.PathLike[str]) -> bool:
 
 
 def unreadable(directory: str | os.PathLike[str], error: OSError) -> str:
-    """Return what the system says of a queue's directory, and what to do."""
     may_not = isinstance(error, PermissionError)
     remedy = "; run this as the user that its gateway runs as" if may_not else ""
     return f"cannot read the queue {os.path.abspath(directory)}: {error.strerror}{remedy}"
@@ -110,10 +109,7 @@ def no_queue(directory: str | os.PathLike[str]) -> str:
 
 
 def has_broker(directory: str | os.PathLike[str]) -> bool:
-    """Return whether a broker keeps, or has kept, its queues over the queue in ``directory``.
-
-    Raises QueueError where that cannot be known.
-    """
+    """Return whether a broker keeps, or has kept, its queues over this one."""
     try:
         os.stat(os.path.join(directory, "broker"))
     except (FileNotFoundError, NotADirectoryError):

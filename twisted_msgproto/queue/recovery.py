@@ -50,7 +50,7 @@ class Recovery:
 
     truncated_bytes: int = 0
     quarantined: list[Range] = field(default_factory=list)
-    """Damaged or lost ranges of offsets that were not known before."""
+    """Ranges that were not known before."""
     lost: bool = False
     """Published messages are gone with their bytes: a disk lost what it had confirmed."""
     lines: list[str] = field(default_factory=list)
@@ -63,19 +63,17 @@ class Found:
     identity: Identity
     end: int
     sizes: dict[int, int]
-    """This maps the first offset of each segment to its bytes, in order."""
+    """First offset of each segment → its bytes, in order."""
     appendable: bool
     """Whether the newest segment may be appended to; else a new one begins at ``end``."""
     damaged: dict[Range, str]
     unchecked: list[int]
-    """These segments, by first offset, were not checked, newest last."""
+    """First offsets of these, newest last."""
     recovery: Recovery
 
 
 def segment_offsets(disk: Disk, directory: str) -> list[int]:
-    """Return the first offsets of all segments, in order; raise FileNotFoundError without the
-    directory.
-    """
+    """Return the first offsets of all segments, in order."""
     offsets = (segment_offset(name) for name in disk.names(directory))
     return sorted(offset for offset in offsets if offset is not None)
 
@@ -105,10 +103,7 @@ def opened(
 
 
 def read_identity(disk: Disk, directory: str) -> Identity | None:
-    """Return what the file ``identity`` says; None if it is missing or damaged.
-
-    Raises QueueError for a format version this program does not know.
-    """
+    """Return what the file says, None if it is damaged; QueueError for another version."""
     data = read_file(disk, os.path.join(directory, IDENTITY_FILE))
     identity = Identity.unsealed(data) if data is not None else None
     if isinstance(identity, int):
@@ -243,10 +238,7 @@ def recover(
 
 
 def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: int) -> None:
-    """Check a segment that another follows; damage is copied aside and noted in ``state``.
-
-    Raises OSError for what the disk cannot read now.
-    """
+    """Check a segment that another follows: copy damage aside, note it in ``state``."""
     path = os.path.join(directory, segment_name(first))
     with opened(disk, directory, first, state.identity.frame_seed) as segment:
         if segment.header() is None:
@@ -458,14 +450,10 @@ QUARANTINE = "quarantine"
 COPY_BYTES_MAX = 64 << 20
 UNFINISHED = ".unfinished"
 UNFINISHED_KEPT = 8
-"""At most this number of copies of unfinished records is kept, and the oldest go first.
-
-A loss of power may leave one copy of up to one group.
-"""
+"""A loss of power may leave one copy of up to one group; the oldest go first."""
 
 
 def copied_aside(segment: Segment, position: int, nbytes: int) -> bytes:
-    """Return as much of a stretch or tail as is copied aside.  Raises OSError."""
     return bytes(segment.nbytes(position, min(nbytes, COPY_BYTES_MAX)))
 
 
@@ -479,11 +467,7 @@ def keep_aside(
     *,
     suffix: str = "",
 ) -> str:
-    """Put ``copied`` of ``nbytes`` bytes of ``segment`` aside, durably; return in words where they
-    are.
-
-    Raises OSError if they cannot be written.
-    """
+    """Put ``copied`` of ``nbytes`` bytes aside, durably; return where they are, in words."""
     aside = os.path.join(directory, QUARANTINE)
     name = f"{segment.first:020d}-{position}{suffix}"
     disk.make_directory(aside)

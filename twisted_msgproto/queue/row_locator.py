@@ -37,10 +37,7 @@ class Placed:
 
 
 class RowLocator:
-    """The frames of single rows of the queue in ``directory``.
-
-    Every method may raise OSError, and FileNotFoundError when a segment is trimmed meanwhile.
-    """
+    """The frames of single rows; FileNotFoundError when a segment is trimmed meanwhile."""
 
     def __init__(self, disk: Disk, directory: str, identity: Identity) -> None:
         self._disk = disk
@@ -48,10 +45,9 @@ class RowLocator:
         self._identity = identity
 
     def at(self, row: int, firsts: Sequence[int], published: Published) -> Placed | None:
-        """Return the first frame that holds a message at or above ``row``.
+        """Return the first frame that holds a message at or above ``row``, None if none does.
 
-        ``firsts`` are the segments there are, in order.  None when there is no such frame, or
-        when the segment of ``row`` was trimmed.
+        ``firsts`` are the segments there are, in order.
         """
         index = bisect_right(firsts, row) - 1
         if index < 0:
@@ -80,10 +76,7 @@ class RowLocator:
     def landed(
         self, offset: int, firsts: Sequence[int], published: Published, lineage: Lineage
     ) -> Landed:
-        """Return ``offset`` with what is known of the row before it.
-
-        ``offset`` is neither below the first segment nor beyond the published end.
-        """
+        """Return ``offset``, one that the queue has, with what is known of the row before it."""
         row = offset - 1
         if row < 0:
             return Landed(0)
@@ -112,9 +105,7 @@ class RowLocator:
     # -- times ------------------------------------------------------------------------------------
 
     def received_at(self, placed: Placed, row: int, published: Published) -> int | None:
-        """Return when the message ``row`` of this frame was received; None if that cannot be
-        read.
-        """
+        """Return when the message ``row`` was received; None if that cannot be read."""
         with self._opened(placed.segment, published) as segment:
             record = placed.record
             head = segment.nbytes(record.position + FRAME_HEADER_BYTES, record.runs)

@@ -51,7 +51,7 @@ BROKER_NAMES = os.path.join("broker", "names")
 CHECK_BYTES = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
 SEGMENTS_PER_LOOK = 8
-"""Each look at the files checks the sizes of this many older segments, in turn."""
+"""So many older ones, in turn."""
 
 
 def _same(found: Stat | None, own: Stat) -> bool:
@@ -75,17 +75,15 @@ class Keeper(Protocol):
         """Return which of its own files somebody has removed, and what to do; None if none."""
 
     def appended(self, segment: int, end: int, envelopes: int) -> None:
-        """Note a group that is durable: this many of its messages are for queues.
+        """Note a group that is durable, in ``segment`` up to ``end``; ``envelopes`` are for queues.
 
-        It ends at the offset ``end``, in the segment that begins at ``segment``.  This may not
-        block, and is called before the group's submitters are told.
+        Called before the group's submitters are told; may not block.
         """
 
     def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
-        """Return how many of these segments, from the first on, may be removed now.
+        """Return how many of these segments (first offset, end, bytes) may be removed now.
 
-        Each is its first offset, the offset behind it and its bytes.  ``pressed``: the log is
-        full, and waits for room.  This may not block.
+        ``pressed``: the log is full, and waits for room.  This may not block.
         """
 
 
@@ -206,10 +204,7 @@ class SegmentLog:
         self._end_file.sync()
 
     def _start(self, before: Published | None) -> None:
-        """Note this start in the lineage, before anything of it can be published.
-
-        ``before`` is what was published before the recovery.
-        """
+        """Note this start in the lineage, before anything of it can be published."""
         locator = RowLocator(self.disk, self.directory, self.identity)
         firsts = list(self._sizes)
         here = Published(self.end, self._first, self._sizes.get(self._first, 0))
@@ -235,7 +230,6 @@ class SegmentLog:
             self.recovery.lines.append(str(error))
 
     def _write_lineage(self) -> None:
-        """Make the lineage durable if it is not; QueueFull if there is no room for it."""
         if not self._lineage_durable:
             with self.no_room_is_full():
                 lineage.write(self.disk, self.directory, self._lineage)
@@ -243,7 +237,6 @@ class SegmentLog:
 
     @contextlib.contextmanager
     def no_room_is_full(self) -> Iterator[None]:
-        """Raise QueueFull where the disk has no room."""
         try:
             yield
         except OSError as error:
@@ -337,7 +330,6 @@ class SegmentLog:
         return pieces, end
 
     def _make_room(self, nbytes: int) -> None:
-        """Trim if ``nbytes`` more would be above the limit; QueueFull if that is not enough."""
         if self._file is None or self._ends_before(nbytes):
             nbytes += EMPTY_SEGMENT_BYTES
         if self.nbytes + nbytes <= self.max_bytes:
@@ -414,16 +406,12 @@ class SegmentLog:
                 file.close()
 
     def _cut_back(self) -> None:
-        """Remove what a failed write left in the segment behind what is durable.
-
-        The first frames of a group may be whole there, and recovery would keep them.
-        """
+        """Remove what a failed write left: whole frames, which recovery would keep."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.truncate(self._sizes[self._first])
 
     def _publish(self) -> None:
-        """Let readers go up to the end; after a failure :meth:`publish_again` does."""
         published = Published(
             self.end,
             self._first,
@@ -440,11 +428,7 @@ class SegmentLog:
             self._unpublished = error
 
     def publish_again(self) -> None:
-        """Publish the end if the last try has failed.
-
-        Raises QueueError if this one fails too: what was appended is durable, and no reader sees
-        it.
-        """
+        """Publish the end if that has failed; QueueError if it fails again."""
         if self._unpublished is not None:
             self._publish()
         if self._unpublished is not None:
@@ -514,10 +498,7 @@ class SegmentLog:
                 raise self._gone(self._path(first))
 
     def _check_segment(self, nbytes: int) -> None:
-        """Raise QueueError unless the segment's name leads to its file, with this many bytes.
-
-        Every group asks this once, before it is acknowledged.
-        """
+        """Raise QueueError unless the segment's name leads to its file, so long."""
         found = self._named_by(self._segment_path)
         if found is None or found[:2] != self._segment[:2] or found[2] < nbytes:
             raise self._gone(self._segment_path)
@@ -567,10 +548,7 @@ class SegmentLog:
         return released
 
     def remove_below(self, offset: int) -> int:
-        """Remove the segments that end at or below ``offset``, whatever consumers need.
-
-        Returns how many; the newest one stays.
-        """
+        """Remove the segments below ``offset`` but the newest; returns how many."""
         pairs = pairwise(self._sizes)
         return self._remove([(lo, hi, self._sizes[lo]) for lo, hi in pairs if hi <= offset])
 

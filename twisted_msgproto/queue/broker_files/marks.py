@@ -46,7 +46,7 @@ def ranges_of(message_ids: Iterable[int]) -> list[Range]:
 
 
 def all_ascend(message_ids: Sequence[int]) -> bool:
-    """Return whether ``message_ids``, as many as their bounds enclose, are one range in order."""
+    """Return whether ids, as many as their bounds enclose, are one range in order."""
     return list(message_ids) == list(range(message_ids[0], message_ids[-1] + 1))
 
 
@@ -92,7 +92,6 @@ class Segment:
         self._bits = bytearray()
 
     def bits(self) -> bytes:
-        """Return the bits from ``first`` on, the lowest bit of each byte first."""
         return bytes(self._bits)
 
     def settled(self, lo: int, hi: int) -> int:
@@ -129,7 +128,7 @@ class Segment:
 
 
 def bit_ranges(bits: bytes | bytearray, first: int) -> list[Range]:
-    """Return the offsets whose bits are set, as ranges; bit 0 is that of the offset ``first``."""
+    """Return the offsets whose bits are set; bit 0 is that of ``first``."""
     number = int.from_bytes(bits, "little")
     edges = (number ^ number << 1).to_bytes(len(bits) + 1, "little")
     packed = pa.Array.from_buffers(pa.bool_(), 8 * len(edges), [None, pa.py_buffer(edges)])
@@ -176,7 +175,6 @@ class Moved:
 
     @property
     def last(self) -> int:
-        """The highest id of which it says something; -1 if there is none."""
         return self._queue_numbers.last
 
     def remove(self, lo: int, hi: int) -> None:
@@ -240,10 +238,7 @@ class Marks:
                 yield segment, max(lo, segment.first), min(hi, segment.end)
 
     def settle(self, ranges: Iterable[Range]) -> set[int]:
-        """Mark ranges as done; return the first offsets of the segments where that was new.
-
-        What lies in no segment is passed over.
-        """
+        """Mark ranges as done; return the first offsets of the segments where that was new."""
         changed = set()
         for lo, hi in ranges:
             if hi > self.limit:
@@ -279,7 +274,6 @@ class Marks:
         return rows
 
     def is_settled(self, message_id: int) -> bool:
-        """Return whether this message is done; a message in no segment is not."""
         segment = self.of(message_id)
         return segment is not None and segment.settled(message_id, message_id + 1) == 1
 
@@ -292,7 +286,7 @@ class Marks:
         self._forget(first, segment.end)
 
     def drop_from(self, end: int) -> bool:
-        """Forget the marks of offsets at or above ``end``; return whether there were any.
+        """Forget the marks from ``end`` on; return whether there were any.
 
         Other messages will have such offsets: log and marks were not copied together.
         """

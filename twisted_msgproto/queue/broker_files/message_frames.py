@@ -42,7 +42,7 @@ class Frame:
 
     first: int
     times: Sequence[int]
-    """Each message was received at this time, µs since 1970 UTC."""
+    """In µs since 1970 UTC."""
     envelopes: Buffers
     bodies: Buffers
     message_ids: Sequence[int] | None = None
@@ -104,9 +104,7 @@ JOINED_BYTES = 16 << 20
 
 
 def neighbours_joined(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Join frames up to that many messages or bytes: a step costs the same for one message as for
-    a thousand.
-    """
+    """Join frames: a step costs the same for one message as for a thousand."""
     found: list[Frame] = []
     count = nbytes = 0
     for frame in frames:
@@ -132,7 +130,7 @@ def _joined(frames: list[Frame]) -> Frame:
 
 
 def may_have_envelopes(segment: Segment, record: Record) -> bool:
-    """Return whether a frame has the column of envelopes, by the first bytes of its payload."""
+    """Return whether a frame has envelopes, by the first bytes of its payload."""
     position = record.position + FRAME_HEADER_BYTES
     data = segment.nbytes(position, COLUMNS_WORD.size) if record.runs else b""
     if len(data) < COLUMNS_WORD.size:
@@ -141,10 +139,7 @@ def may_have_envelopes(segment: Segment, record: Record) -> bool:
 
 
 def read_frame(segment: Segment, record: Record) -> Frame | None:
-    """Return a frame's messages; None if none of them has an envelope.
-
-    Raises QueueCorrupt for a damaged one, OSError from the disk.
-    """
+    """Return a frame's messages, None without envelopes; QueueCorrupt for a damaged one."""
     payload: Any = segment.payload(record)
     if crc32(payload) != record.payload_crc:
         raise QueueCorrupt("checksum")
@@ -201,10 +196,7 @@ class Indexed:
         self._expected = first
 
     def record(self, offset: int, end: int) -> Record | None:
-        """Return the frame with this offset; None if it is damaged or not there.
-
-        Only what is below the offset ``end`` is published, and will not be written over.
-        """
+        """Return the frame with this offset; none from ``end`` on, which may be rewritten."""
         if offset >= self._expected:
             self._extend(end)
         index = bisect_right(self._firsts, offset) - 1
@@ -248,10 +240,10 @@ class Bodies:
         self._frames: OrderedDict[tuple[int, int], Frame | None] = OrderedDict()
 
     def read(self, offsets: Iterable[int], message_ids: dict[int, int] | None = None) -> Loaded:
-        """Return the messages with these offsets.
+        """Return messages; ``message_ids`` maps offsets to ids that are others.
 
-        ``message_ids`` maps an offset to the id; without it both are the same.  It ends at the
-        first one that cannot be read now: the disk fails, or somebody has taken the segment away.
+        It ends at the first one that cannot be read now: the disk fails, or somebody has taken the
+        segment away.
         """
         loaded = Loaded()
         wanted = deque(sorted(offsets))

@@ -19,20 +19,16 @@ _QUEUE = re.compile(r"queue (\d{1,20}) (\[.*\])", re.ASCII)
 
 
 class Names:
-    """The queues of a broker, durably.
-
-    A message is in a queue if its offset is not below the queue's first one: what came before the
-    queue was made is not for it.
+    """The queues of a broker, durably.  Every method may raise OSError; then nothing has changed.
 
     Attributes:
-        first: queue → its first offset.
+        first: queue → its first offset; what came before is not for it.
         damaged: True when the file could not be read as a whole: then each queue is known from
             its messages alone, until :meth:`write`.
         missing: True if there was no file.
     """
 
     def __init__(self, disk: Disk, directory: str, queue_id: str) -> None:
-        """Read the file.  Raises OSError."""
         self._disk = disk
         self._path = os.path.join(directory, FILE)
         self._queue_id = queue_id
@@ -53,25 +49,18 @@ class Names:
         return first is not None and first <= message_id
 
     def declare(self, names: Mapping[QueueName, int]) -> None:
-        """Make queues durable, each with its first offset; those that are known stay.
-
-        Raises OSError; then none of them is known.
-        """
+        """Make queues durable, each with its first offset; those that are known stay."""
         new = {name: first for name, first in names.items() if name not in self.first}
         if new or self.damaged:
             self._write(self.first | new)
 
     def forget(self, names: Iterable[QueueName]) -> None:
-        """Let queues be gone.  Raises OSError; then all of them stay."""
         gone = set(names) & self.first.keys()
         if gone:
             self._write({name: at for name, at in self.first.items() if name not in gone})
 
     def write(self) -> None:
-        """Write the file again if it was damaged, or is missing though there are queues.
-
-        Raises OSError.
-        """
+        """Write the file again if it was damaged, or is missing though there are queues."""
         if self.damaged:
             wanted = bool(self.first) or not self.missing
         else:
@@ -80,7 +69,7 @@ class Names:
             self._write(self.first)
 
     def renew(self) -> None:
-        """Write what was read once more.  Raises OSError.
+        """Write what was read once more.
 
         A sync of the file's name may have failed before, and the next one may succeed without it.
         Where a disk has no room for a second file, that sync has to do.

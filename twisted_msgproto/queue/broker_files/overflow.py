@@ -33,7 +33,7 @@ MAX_BYTES = 1 << 62
 """The limits of the queues bound the log; it has no other bound."""
 COPY_MESSAGES = 8192
 COPY_BYTES = 8 << 20
-"""At most this many messages, and about this many bytes, are copied with one write."""
+"""So much is copied with one write."""
 SPARE_SEGMENTS = 2
 """Waiting messages may use twice their bytes on disk, and this many segments."""
 
@@ -56,7 +56,6 @@ class Copy:
 
     message_ids: list[int]
     times: list[int]
-    """They were received at these times, µs since 1970 UTC."""
     envelopes: list[bytes]
     bodies: list[bytes]
     nbytes: int = 0
@@ -70,16 +69,12 @@ class Copy:
 
 
 class OverflowLog:
-    """The broker's own log.  Not for use by several threads at once.
+    """The broker's own log, opened as a writer opens its queue; for one thread at a time.
 
-    Making one opens it as a writer opens its queue; ``lines`` say what was found.  Raises
-    QueueError if it cannot be opened, OSError for copies that the disk cannot read now.
+    ``begin`` is the first offset that the queue's log still has: higher ids are not needed here.
     """
 
     def __init__(self, disk: Disk, directory: str, queue_id: str, *, begin: int, **options: object):
-        """``begin`` is the first offset that the queue's log still has: higher ids that are here
-        as well are not needed.
-        """
         self._disk = disk
         self._queue_id = queue_id
         known: dict[str, object] = {"segment_bytes": SEGMENT_BYTES, "max_bytes": MAX_BYTES}
@@ -166,10 +161,7 @@ class OverflowLog:
         self._shadows[chunk.first] = chunk.span
 
     def spans(self) -> list[Range]:
-        """Return the ranges of ids with a copy in the log, needed or not.
-
-        Their marks have to be kept as long as the copies are there.
-        """
+        """Return the ranges of ids with a copy in the log: their marks have to be kept."""
         return merged([*(chunk.span for chunk in self), *self._shadows.values()])
 
     def frames(self, lo: int = 0) -> Iterator[Frame]:
@@ -199,7 +191,6 @@ class OverflowLog:
     # -- copying ----------------------------------------------------------------------------------
 
     def put(self, copy: Copy) -> None:
-        """Make copies durable.  Raises QueueFull without room, OSError if the disk fails."""
         batches: list[MessageBatch] = []
         start = 0
         for row in range(1, len(copy.message_ids) + 1):
@@ -235,10 +226,7 @@ class OverflowLog:
                     self._drop(chunk)
 
     def trim(self, marks: Marks) -> None:
-        """Remove segments without waiting messages; move what little waits in the others.
-
-        Raises QueueFull or OSError from the moving.
-        """
+        """Remove segments without waiting messages; move what little waits in the others."""
         self._remove()
         while self.nbytes > 2 * self.live_bytes + self._spare and self.log.segments > 1:
             begin, bound = self.log.firsts[:2]
@@ -272,7 +260,6 @@ class OverflowLog:
 
 
 def copied(frame: Frame, message_ids: Sequence[int], rows: Sequence[int]) -> Copy:
-    """Return a copy of some rows of a frame; ``message_ids`` are those of all its rows."""
     envelopes = [frame.envelope(row) for row in rows]
     bodies = [frame.body(row) for row in rows]
     nbytes = sum(map(len, envelopes)) + sum(map(len, bodies))

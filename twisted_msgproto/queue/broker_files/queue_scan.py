@@ -29,17 +29,12 @@ HEADS_REMEMBERED_MAX = 4096
 
 @dataclass(slots=True)
 class Waiting:
-    """What waits in one queue, in order; the columns belong together.
-
-    ``weights`` are bytes as :func:`twisted_msgproto.core.broker.weight` counts them, ``arrived``
-    are whole seconds since 1970 UTC.
-    """
+    """What waits in one queue, in order, by columns; ``arrived`` in seconds since 1970 UTC."""
 
     message_ids: array[int] = field(default_factory=lambda: array("q"))
     weights: array[int] = field(default_factory=lambda: array("I"))
     arrived: array[int] = field(default_factory=lambda: array("I"))
     tries: MessageTable = field(default_factory=lambda: MessageTable(SMALL))
-    """The tries of ids that have had one."""
 
 
 Queues = dict[QueueName, Waiting]
@@ -61,10 +56,7 @@ class Scan:
         self.nonsense: int = 0
 
     def add(self, frame: Frame, message_ids: Sequence[int] | None = None) -> int:
-        """Add those of some messages that wait; return their number.
-
-        ``message_ids`` are those of the messages, if they are not their offsets.
-        """
+        """Add what waits, return its number; ``message_ids`` where they are not the offsets."""
         lo, hi = frame.first, frame.end
         heads = frame.heads()
         if message_ids is None:
@@ -174,10 +166,7 @@ class Scan:
 def frames(
     segment: Segment, marks: Marks, hi: int, damaged: Callable[[Record, QueueCorrupt], None]
 ) -> Iterator[Frame]:
-    """Yield the frames of a segment below the offset ``hi`` that may hold something that waits.
-
-    ``damaged`` is called with one that cannot be read, and the reason.
-    """
+    """Yield a segment's frames below ``hi`` that may hold something that waits."""
     for item in segment.walk(SEGMENT_HEADER_BYTES, segment.first, check=False):
         if not isinstance(item, Record) or not item.count:
             continue

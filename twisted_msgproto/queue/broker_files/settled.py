@@ -102,7 +102,6 @@ def snapshot(marks: Marks) -> bytes:
 
 
 def apply(payload: bytes, marks: Marks) -> None:
-    """Add what a frame's payload says to ``marks``; ValueError if it makes no sense."""
     at = 0
     while at < len(payload):
         try:
@@ -150,11 +149,11 @@ def header(queue_id: str) -> bytes:
 class Found:
     groups: list[bytes] = field(default_factory=list)
     damaged_bytes: int = 0
-    """This many bytes are no frame and have one behind them."""
+    """No frame, with one behind them."""
     torn_bytes: int = 0
-    """This many bytes at the end are no frame."""
+    """No frame, at the end."""
     ours: bool = True
-    """It is False when the header is damaged or names another queue or version."""
+    """False for a damaged header, another queue or version."""
 
 
 def parsed(data: bytes, queue_id: str) -> Found:
@@ -214,10 +213,10 @@ class SettledFile:
         return parsed(nbytes, self._queue_id)
 
     def write(self, group: Group, marks: Marks) -> None:
-        """Make a group durable; ``marks`` hold it already.
+        """Make a group durable, which ``marks`` hold already.
 
-        After a failure all that ``marks`` hold is written the next time: a second sync of the same
-        file may succeed without having written what the first one could not.
+        After a failure all of them are written: a second sync of the same file may succeed without
+        having written what the first one could not.
         """
         if self._file is None or self._end > max(LONG_BYTES, 2 * self._short):
             self._replace(marks)

@@ -41,7 +41,6 @@ DIRECTORY = "broker"
 PIN_BYTES = 1 << 30
 """At most this many bytes of the log are kept for the broker's consumers alone."""
 PIN_SHARE = 4
-"""It is also at most one part in this many of what the log may hold."""
 
 
 READING, COPYING, MOVING = "messages of queues", "messages that wait for long", "old messages"
@@ -284,10 +283,7 @@ class BrokerState:
                 self._names.declare(names)
 
     def load(self, message_ids: Sequence[int]) -> Loaded:
-        """Read messages back; as many at a time as possible.
-
-        What cannot be read now is told, and stands in ``unread``: ask for it again.
-        """
+        """Read messages back, as many as possible; what cannot be read now is ``unread``."""
         with self._reading:
             if self._closed:
                 closed = QueueClosed(f"the broker's files in {self._directory} are closed")
@@ -321,10 +317,7 @@ class BrokerState:
         return loaded
 
     def tend(self) -> None:
-        """Write what was noted, copy what has to be copied, and remove what nobody needs.
-
-        What fails is told in one line, and tried again the next time; nothing is lost by it.
-        """
+        """Write, copy and remove; what fails is told in a line, and tried again the next time."""
         with self._mutex:
             if self._restored and not self._closed:
                 self._tend()
@@ -364,7 +357,6 @@ class BrokerState:
             self._troubles.over(what, f"broker: {what} can be written again")
 
     def _take_appended(self) -> None:
-        """Add what the log has noted since; only under the lock."""
         while self._appended:
             first, _, envelopes = self._appended.popleft()
             self._marks.begun(first).outstanding += envelopes
@@ -491,7 +483,6 @@ class BrokerState:
     # -- figures and the end ----------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
-        """Return figures as they are now; a name ends with its unit."""
         return {
             "broker_kept_bytes": self._overflow.nbytes,
             "broker_copied_messages": self.copied_messages,
@@ -499,7 +490,6 @@ class BrokerState:
         }
 
     def read_errors(self) -> list[Exception]:
-        """Return why messages cannot be read or copied at present; empty if they can."""
         errors = self._troubles.errors()
         return [
             error
@@ -508,10 +498,7 @@ class BrokerState:
         ]
 
     def close(self) -> None:
-        """Write what was noted and close the files.  May be called again.
-
-        The log keeps what its queues need until another one is made over it.
-        """
+        """Write what was noted; the log keeps what its queues need.  May be called again."""
         with self._reading, self._mutex:
             if self._closed:
                 return
@@ -534,7 +521,6 @@ def log_of(directory: str) -> str:
 
 
 def faults(disk: Disk, directory: str, queue_id: str) -> Iterator[str]:
-    """Yield what is wrong with the small files, one line each.  Raises OSError."""
     here = os.path.join(directory, DIRECTORY)
     data = read_file(disk, os.path.join(here, names.FILE))
     if data is not None and names.parsed(data, queue_id) is None:
