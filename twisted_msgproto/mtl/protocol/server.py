@@ -260,14 +260,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         limits, clock = self.limits, self.clock
         self.authentication: Authentication | None = None
         if self._portal is not None:
-            self.authentication = Authentication(
-                self._portal,
-                clock,
-                limits,
-                counters=self.counters,
-                peerLog=self.peerLog,
-                handShake=limits["authentication"],
-            )
+            self.authentication = Authentication(self._portal, self, limits["authentication"])
         self.authenticator = sasl.Authenticator(
             self._offered,
             self.authentication,

@@ -5,13 +5,11 @@ Those whom the throttle lets through are asked about, and the answers are timed.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from hmac import compare_digest
 from math import ceil, inf
-from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from cryptography import x509
@@ -26,8 +24,8 @@ from twisted.python.failure import Failure
 from zope.interface import Attribute, Interface, implementer
 
 from ...core.errors import shown
-from ...core.limits import Limits
-from ..logs import LOGINS, PeerLog
+from ..factory import SessionFactory
+from ..logs import LOGINS
 from .throttle import Attempt, Throttle
 
 
@@ -205,39 +203,22 @@ def expected_portal(portal: Portal) -> Portal:
 class Authentication:
     """The way to a portal: guesses are delayed, and each failure is answered in the same way.
 
-    ``counters`` get ``logins``, ``logins_waited``, ``login_failures`` (all that were refused) and
+    The factory counts ``logins``, ``logins_waited``, ``login_failures`` (all that were refused) and
     ``logins_not_checked`` (those of them that no checker was asked about).
 
     Attributes:
         portal: whom it asks.
     """
 
-    def __init__(
-        self,
-        portal: Portal,
-        clock: Any,
-        limits: Limits,
-        *,
-        counters: MutableMapping[str, int] | None = None,
-        handShake: float = inf,
-        interface: Any = IIdentity,
-        nameOf: Callable[[Any], str | None] = attrgetter("name"),
-        peerLog: PeerLog | None = None,
-    ) -> None:
-        """Make the authentication of one server.  ``limits`` contain :data:`.LOGIN_LIMITS`;
-        ``clock`` has ``seconds`` and ``callLater``.
+    def __init__(self, portal: Portal, factory: SessionFactory, handShake: float = inf) -> None:
+        """Make the authentication of one server, whose limits contain :data:`.LOGIN_LIMITS`.
 
         ``handShake``: the seconds within which a client has to be answered; no login waits longer.
-        ``interface``: the kind of avatar that the portal returns.  ``nameOf``: an avatar's name.
-        ``peerLog``: who was refused is logged through it.
         """
         self.portal: Portal = expected_portal(portal)
-        self._clock = clock
-        self._counters: MutableMapping[str, int] = Counter() if counters is None else counters
-        self._interface = interface
-        self._name_of = nameOf
-        self._throttle = Throttle(limits, handShake)
-        self._peer_log = PeerLog() if peerLog is None else peerLog
+        self._factory = factory
+        self._clock = factory.clock
+        self._throttle = Throttle(factory.limits, handShake)
         self._waiting: dict[Attempt, _Visit] = {}
         self._deciding = False
         self._timer: Any = None
@@ -337,14 +318,14 @@ class Authentication:
         name = name_in(credentials)
         if name is not None and NUL in name:
             raise UnauthorizedLogin
-        asked: Deferred[Any] = self.portal.login(credentials, None, self._interface)
+        asked: Deferred[Any] = self.portal.login(credentials, None, IIdentity)
         return asked
 
     # ── outcomes ────────────────────────────────────────────────────────────────────────────────
 
     def _named(self, accepted: tuple[Any, Any, Callable[[], Any]]) -> LoggedIn:
         _, avatar, logout = accepted
-        return LoggedIn(self._name_of(avatar), avatar, logout)
+        return LoggedIn(avatar.name, avatar, logout)
 
     def _accepted(self, login: LoggedIn, visit: _Visit) -> None:
         if visit.attempt is not None:
@@ -382,12 +363,11 @@ class Authentication:
 
     def _tell(self, visit: _Visit, why: str) -> None:
         self._count("login_failures")
-        self._peer_log.write(
-            LOGINS,
+        self._factory.writeOf(
             audit,
             visit.address,
-            self._clock.seconds(),
             "{peer}: login as {name} refused: {why}",
+            topic=LOGINS,
             reason=why,
             peer=visit.address or "a client",
             name=shown(visit.name) if visit.name else "nobody",
@@ -413,4 +393,4 @@ class Authentication:
             self._decide()
 
     def _count(self, name: str) -> None:
-        self._counters[name] = self._counters.get(name, 0) + 1
+        self._factory.counters.settled[name] += 1

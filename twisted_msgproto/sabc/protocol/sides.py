@@ -219,14 +219,7 @@ class SabcServerFactory(MsgprotoServerFactory):
         )
         self.authentication: Authentication | None = None
         if portal is not None:
-            self.authentication = Authentication(
-                portal,
-                self.clock,
-                self.limits,
-                counters=self.counters,
-                peerLog=self.peerLog,
-                handShake=self.limits["connect-seconds"],
-            )
+            self.authentication = Authentication(portal, self, self.limits["connect-seconds"])
         self.lenient = lenient
         self.refuseOversize = refuseOversize
         self.newSessionId = newSessionId

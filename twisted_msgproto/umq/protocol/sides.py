@@ -226,14 +226,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         self.portal = portal
         self.authentication: Authentication | None = None
         if portal is not None:
-            self.authentication = Authentication(
-                portal,
-                self.clock,
-                self.limits,
-                counters=self.counters,
-                peerLog=self.peerLog,
-                handShake=self.limits["hello-seconds"],
-            )
+            self.authentication = Authentication(portal, self, self.limits["hello-seconds"])
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         return self.webSocket.buildProtocol(addr)
