@@ -24,7 +24,6 @@ except ImportError:  # pragma: no cover - Windows has no flock; the queue says s
 PRIVATE_MODES = 0o700, 0o600
 SHARED_MODES = 0o777, 0o666
 PIECES_PER_WRITE_MAX = 512
-"""One system call gets at most this many buffers; systems allow 1024."""
 
 LOOK_SECONDS = 0.02
 """A writer tries its lock again after this time: :meth:`Disk.lock_holder` may have held it."""
@@ -38,9 +37,6 @@ removed or replaced notices that, and stops.
 """
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""These error numbers say that the disk, a quota or a file-size limit is used up: space may
-become free.
-"""
 
 
 class File(Protocol):

@@ -46,7 +46,6 @@ SIZES: Final[Mapping[str, int]] = {
     **{f"{sign}ib": 1 << 10 * power for power, sign in enumerate("kmgt", 1)},
     **{f"{sign}b": 1000**power for power, sign in enumerate("kmgt", 1)},
 }
-"""A unit, in small letters → its bytes."""
 
 SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 

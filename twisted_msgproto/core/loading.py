@@ -28,7 +28,6 @@ EXTRAS: Mapping[str, str] = {
     "prometheus_client": "metrics",
     "pandas": "spark",
 }
-"""This maps an import's name to the extra of this package that installs it."""
 
 ALWAYS = frozenset(
     (
@@ -36,7 +35,6 @@ ALWAYS = frozenset(
         *("zmq", "zope"),
     )
 )
-"""The package itself installs these, unless pip was told not to."""
 
 
 EDITED = "utf-8-sig"

@@ -141,7 +141,6 @@ long as the server has not shown that it speaks as we do.
 """
 
 OTHER: Final = {"tcp": "tls:", "ws": "wss:", "tls": "tcp:", "wss": "ws:"}
-"""This maps the first word of an endpoint to the one to try instead."""
 
 NOISE: Final = re.compile(
     r"^((the connection|the session) (has )?ended: |no WebSocket: |the server refused the session: "
@@ -171,7 +170,6 @@ LISTENING: Final[tuple[tuple[str, str], ...]] = (
     ),
     (r"AF_UNIX path too long", "a socket's path has 107 bytes at most: name a shorter one"),
 )
-"""A pattern in the system's text → what to try when an endpoint cannot be listened on."""
 
 
 def cannot_listen(error: object) -> str:
@@ -213,7 +211,6 @@ PEERS_TLS: Final[tuple[tuple[str, str], ...]] = (
         "it has no version of TLS, or no cipher, that is allowed here",
     ),
 )
-"""This maps a pattern in OpenSSL's text to what a server says of a client that caused it."""
 
 
 def client_tls(text: str) -> str:
@@ -237,7 +234,6 @@ PEER_ENDS: Final[tuple[tuple[str, str], ...]] = (
     (r"non-clean fashion|uncleanly|Connection reset", "the connection was lost"),
     (r"aborted locally|Connection was aborted", "this side cut the connection off"),
 )
-"""A pattern in the text of an error → what a server says about the end of a session."""
 
 
 def ended_because(error: BaseException | None) -> str:

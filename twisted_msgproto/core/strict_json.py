@@ -29,7 +29,6 @@ STEP_BYTES: Final = 24
 """:class:`JsonCheck` reads about this much in a microsecond, where nothing stops it."""
 
 RUN_LEVELS: Final = 2
-"""Values nested no deeper than this are read as a run."""
 
 INTEGER_DIGITS_MAX: Final = 4000
 """Integers may have this many digits, because reading them takes quadratic time."""

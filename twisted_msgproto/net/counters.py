@@ -193,7 +193,6 @@ class Counters(MutableMapping[str, int]):
 
 
 DECADES: Final = range(-4, 2)
-"""Bounds begin at 0.1 ms; latencies above 100 s are counted together."""
 
 STEPS: Final = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
 """A decade has ten bounds; each is about a quarter above the one before."""
@@ -202,7 +201,6 @@ BOUNDS: Final = (
     *(round(step * 10.0**power, 9) for power in DECADES for step in STEPS),
     100.0,
 )
-"""These are the upper bounds of the classes of latencies, in seconds."""
 
 CLASSES: Final = len(BOUNDS) + 1
 
@@ -258,7 +256,6 @@ SAMPLES_MAX: Final = 180
 QUANTILES: Final = (("ack_p50_seconds", 0.5), ("ack_p99_seconds", 0.99))
 
 COLUMNS: Final = ("messages_per_second", "bytes_per_second", *(name for name, _ in QUANTILES))
-"""Each protocol has these figures in every sample; latencies are None without messages."""
 
 log = Logger(namespace="twisted_msgproto.site")
 

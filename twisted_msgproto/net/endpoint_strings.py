@@ -65,7 +65,6 @@ OPTIONAL: Final = {("tls", "port")}
 PATHS: Final = frozenset(
     ("directory", "path", "privateKey", "certKey", "caCerts", "extraCertChain", "dhParameters")
 )
-"""These parts of a server's endpoint are files and directories."""
 
 SSL_KEY: Final = "server.pem"
 """Twisted's default of ``privateKey`` for ``ssl:``."""
@@ -89,7 +88,6 @@ NUMBERS: Final[Mapping[str, tuple[str, Callable[[str], bool]]]] = {
     "mode": ("an octal number like 600", _within(0, 0o7777, 8)),
     "index": ("a whole number", _within(0, 1 << 31)),
 }
-"""Parts that are numbers: in words, and whether a text is one."""
 
 _PIECE: Final = re.compile(r"(?:\\.|[^:\\]|\\\Z)*", re.DOTALL)
 

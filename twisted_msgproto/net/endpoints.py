@@ -45,7 +45,6 @@ from .reloading import Change
 from .tls import TlsFactory, tls_from_directory, tls_with
 
 BACKLOG: Final = 50
-"""Twisted's own default."""
 
 TLS_KINDS: Final = frozenset(("mtls", "ssl", "tls"))
 

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 log: Logger = Logger(namespace="twisted_msgproto.gateway")
 
 FLOOD_LOOK_SECONDS: Final = 30.0
-"""So often a gateway looks whether a flood of unfinished messages has passed."""
 
 STOP_SECONDS: Final = 4.0
 """The end of a whole process, connections and queue together, may last this long: supervisors

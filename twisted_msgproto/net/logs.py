@@ -45,7 +45,6 @@ fail2ban and similar programs.
 """
 
 ALL_LINES_MAX: Final = 200
-"""At most this many lines of a topic are written in a window, for all addresses together."""
 
 SUMS_MAX: Final = 20
 """At most this many addresses have a sum of their own; those with the fewest share one line."""
@@ -264,7 +263,6 @@ class SessionLog:
 PACKAGE: Final = "twisted_msgproto."
 
 DEFAULT_FILE: Final = "twistd.log"
-"""A daemon logs to this file when ``--logfile`` names none, as without ``--json-log``."""
 
 
 @implementer(ILogObserver)

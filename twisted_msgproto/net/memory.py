@@ -31,7 +31,6 @@ UNREAD_SECONDS: Final = 2.0
 """Readers have so much longer: at 16 KiB a second a step of what they read is seen every 4 s."""
 
 SOFT_SHARE: Final = 0.75
-"""Above this share of the limit connections are held back, one after another."""
 
 PAUSE_SECONDS: Final = 0.5
 """Who brings nothing for so long moves nevertheless, as far as others are compared with it."""
@@ -46,7 +45,6 @@ turn of the reactor: what a busy process has not read yet makes no peer late.
 """
 
 UNCOUNTED_BYTES: Final = 4 << 10
-"""A connection may hold this many bytes of an unfinished frame without being counted."""
 
 UNCOUNTED_SHARE: Final = 1 / 65_536
 

@@ -31,7 +31,6 @@ from .reloading import Change
 from .sink import IMessageSink
 
 WIDTH_LEAST = 40
-"""Text has at least this many columns; a narrower terminal breaks the lines itself."""
 
 WIDTH_MOST = 100
 
@@ -148,7 +147,6 @@ INSTEAD: Final[Mapping[str, str]] = {
     "endpoints": "write endpoint = [...]",
     "limits": "write limit = {{ NAME = VALUE }}, or a table [limits] for all servers",
 }
-"""What an operator looks for and a server has not → what to write instead, or why not."""
 
 
 class ServerOptions(LegibleOptions):

@@ -88,7 +88,6 @@ CROWDED: Final = 0.9
 """From this share of ``connections`` on, silent connections make room for newcomers."""
 
 SILENT_SECONDS: Final = 60.0
-"""A connection whose peer was silent for this time may be closed for a newcomer."""
 
 ROOM_SEARCH_SECONDS: Final = 1.0
 """After a search in vain, silent connections are not searched for during this time."""

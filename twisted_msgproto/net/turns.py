@@ -18,7 +18,6 @@ A good client's message needs two or three turns, so about 25 ms beside one host
 """
 
 FIRST_READ_BYTES: Final = 16 << 10
-"""The first reads of a connection return at most this many bytes."""
 
 TIMED_BYTES: Final = 4 << 10
 """The pace does not change for smaller reads: none of them is slow."""
@@ -30,7 +29,6 @@ can hold them back.
 """
 
 READ_BYTES_MIN: Final = 1 << 10
-"""However slow a peer's input is to process, one read may return this many bytes."""
 
 Slow = Callable[[str, str, float], None]
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 PIECE_BYTES: Final = (1, 2, 3, 7, 64)
-"""A whole stream is cut into pieces of each of these sizes."""
 
 
 def splits(data: bytes, everywhere: int = 400) -> Iterator[list[bytes]]:

@@ -78,7 +78,6 @@ soon as one fails, only as many are checked together as there are tokens.
 """
 
 NAME_CHARACTERS_MAX: Final = 64
-"""Longer names are remembered by their digest."""
 
 _ALMOST: Final = 1 - 1e-6
 """A token counts as whole from here on: clocks count seconds since 1970 in 2⁻²² s, so sums are
@@ -86,7 +85,6 @@ rounded.
 """
 
 _TICK: Final = 0.001
-"""At least this many seconds pass before the throttle checks again."""
 
 WAIT_MIN: Final = 1.0
 """Seconds a login has to have waited to be checked although its name has no token.

@@ -31,7 +31,6 @@ Figures = dict[str, Any]
 KEPT_SECONDS: Final = 1.0
 
 SLICE_SESSIONS: Final = 500
-"""A search reads this number of sessions in one turn of the reactor, in about 5 ms."""
 
 SESSIONS_SHOWN_MAX: Final = 200
 QUEUES_SHOWN_MAX: Final = 200

@@ -29,7 +29,6 @@ from .queue_view import NoSuchQueue
 log: Logger = Logger(namespace="twisted_msgproto.site")
 
 CHANGES: Final = b"x-msgproto"
-"""A request that changes something has this field in its header."""
 
 Query = Mapping[str, str]
 

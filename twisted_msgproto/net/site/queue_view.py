@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 from ...core.errors import QueueError
 
 QUEUES_SHOWN_MAX: Final = 10_000
-"""One answer lists at most this many queues: about 3 MB of JSON."""
 
 MESSAGES_SHOWN: Final = 10
 MESSAGES_SHOWN_MAX: Final = 1000

@@ -90,7 +90,6 @@ _FOR_UPGRADE: Final = (
     "websocket_origin",
     "websocket_protocols",
 )
-"""autobahn needs these attributes for the upgrade alone."""
 
 _NEVER_QUEUED: Final[deque[Any]] = deque(maxlen=0)
 """All connections share this, since ours queue elsewhere: an empty deque weighs 760 bytes."""
@@ -536,14 +535,12 @@ class Carrier(_Mixin):
 
 
 Message = str | bytes
-"""A WebSocket message is text as ``str`` or binary as ``bytes``."""
 
 
 class WebSocketWire(Wire):
     """One WebSocket connection, either side: messages are ``str`` and ``bytes``, in lists."""
 
     nbytes: ClassVar[bool] = False
-    """If true, text is received as bytes, too."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier

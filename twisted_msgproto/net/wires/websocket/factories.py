@@ -32,7 +32,6 @@ from .frames import (
 from .keepalive import Keepalives
 
 Build = Callable[[IAddress | None], Any]
-"""Builds the session (a :class:`..FramedSession`) of a new connection; None refuses it."""
 
 
 DENIED: Final = (ConnectionDeny.FORBIDDEN, ConnectionDeny.SERVICE_UNAVAILABLE)

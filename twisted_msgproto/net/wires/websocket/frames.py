@@ -56,15 +56,12 @@ BINARY: Final = 0x82
 CLOSE: Final = 0x88
 PING: Final = 0x89
 PONG: Final = 0x8A
-"""A message in one frame begins with this byte."""
 
 CONTROL_BYTES_MAX: Final = 125
-"""A ping, a pong and a Close have at most this many bytes."""
 
 OPCODES: Final = (0, 1, 2, 8, 9, 10)
 
 CODES: Final = frozenset({*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)})
-"""A Close may come with one of these codes."""
 
 _MASKED_AS_NUMBER: Final = 1024
 
