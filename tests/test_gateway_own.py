@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.python import usage
 
 from tests.contract.cases import CASES
 from tests.tools.processes import START_SECONDS, Launcher
-from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.gateway import Configuration, make_gateway
 from twisted_msgproto.net import options
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.registry import PROTOCOLS, load
+from twisted_msgproto.registry import PROTOCOLS
 
 OWN = """
 from twisted.internet.defer import succeed
@@ -151,11 +150,13 @@ def test_what_cannot_be_made_is_one_line_at_the_start(
     assert str(caught.value).startswith(f"[lumberjack]: {key} {value!r}: ")
 
 
-def test_what_the_stock_server_does_is_not_asked_of_another(own: Any) -> None:
-    parsed = load("umq", "service").Options()
-    with pytest.raises(usage.UsageError, match=r"--ingest needs a subclass of .*DefaultServer"):
-        parsed.read(["--class=own_code:UmqServers", "--ingest=put"])
-    load("umq", "service").Options().read(["--class=own_code:UmqFactories", "--ingest=put"])
+@pytest.mark.parametrize("kind", ["UmqServers", "UmqFactories"])
+def test_umq_takes_the_calls_that_ingest_names_with_any_class(own: Any, kind: str) -> None:
+    gateway = gateway_of({"umq": {"class": f"own_code:{kind}", "ingest": ["put"]}})
+    (factory,) = gateway.factories
+    factory.methods.check('["put"]')
+    with pytest.raises(Refused):
+        factory.methods.check('["other"]')
 
 
 def test_a_sink_is_made_once_and_opened_and_closed_with_the_gateway(own: Any) -> None:

@@ -744,7 +744,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "tests/table/test_verify.py": ("'msgproto table verify",),
     "tests/test_gateway.py": ("it is a word of the command", "belongs to no option; --help"),
     "tests/test_gateway_access.py": ("exclude each other",),
-    "tests/test_gateway_own.py": ("--ingest needs a subclass of",),
     "tests/test_several_gateways.py": ("msgproto queue mend",),
 }
 """Tests of other rooms that meet such a message, and words that stand in both."""

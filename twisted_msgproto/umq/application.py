@@ -103,10 +103,12 @@ class MethodRegistry:
 
     Attributes:
         methods: name → :class:`Method`.
+        stored: other names whose calls a server takes; empty: all of them, and other text.
     """
 
     def __init__(self) -> None:
         self.methods: dict[str, Method] = {}
+        self.stored: frozenset[str] = frozenset()
         self._errors: dict[type[BaseException], str] = {}
         self._last: tuple[str, list[Any] | None, str] = ("", None, "")
         self.register(self.described, name="methods", durable=False)
@@ -223,13 +225,13 @@ class MethodRegistry:
         Sessions ask before a call is stored, so that what is stored is not told as failed.
         """
         array = self._read(payload)
-        if array is None:
-            if self._last[2]:
-                text = f"the arguments are not acceptable: {self._last[2]}"
-                raise Refused(text, Code.FORMAT.value)
-            return
-        method = self.methods.get(array[0])
-        if method is None:
+        if array is None and self._last[2]:
+            text = f"the arguments are not acceptable: {self._last[2]}"
+            raise Refused(text, Code.FORMAT.value)
+        method = None if array is None else self.methods.get(array[0])
+        if array is None or method is None:
+            if self.stored and (array is None or array[0] not in self.stored):
+                raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
             return
         try:
             method.signature.bind(*[None][: method.with_request], *array[1:])

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from twisted.application.service import IService
-from twisted.python import usage
 
-from ..core.errors import Refused
 from ..core.limits import Limit
 from ..core.message import Message
 from ..net.authentication import AuthenticationOptions, portal_over
@@ -18,25 +16,10 @@ from ..net.wires.websocket import parse_origins
 from .application import Hub, MethodRegistry
 from .protocol.calls import PROTOCOL, Stored
 from .protocol.session import LIMITS
-from .protocol.sides import UmqServer, UmqServerFactory, UmqServerLink
-from .terms import CallbackReceived, CallReceived
-from .wire import Code
+from .protocol.sides import UmqServer, UmqServerFactory
 
 
-class DefaultLink(UmqServerLink):
-    """A server's link that lets in the calls of known methods, and those that ``ingest`` names."""
-
-    factory: DefaultServerFactory
-
-    def admit(self, event: CallReceived | CallbackReceived) -> None:
-        names, methods = self.factory.ingest, self.factory.methods
-        if names and isinstance(event, CallReceived) and not methods.answers(event.payload):
-            name = methods.nameIn(event.payload)
-            if name not in names:
-                raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
-
-
-class DefaultServer(UmqServer, link=DefaultLink):
+class DefaultServer(UmqServer):
     """A server that stores every call, or those that ``ingest`` names, and says so (``UM-17``)."""
 
     factory: DefaultServerFactory
@@ -48,19 +31,16 @@ class DefaultServer(UmqServer, link=DefaultLink):
 
 
 class DefaultServerFactory(UmqServerFactory):
-    """The maker of a :class:`DefaultServer` for each client that connects.
-
-    Attributes:
-        ingest: the methods whose calls are stored; empty: all, and other text too.
-    """
+    """The maker of a :class:`DefaultServer` for each client that connects."""
 
     protocol: type[DefaultServer] = DefaultServer
     methods: MethodRegistry
 
     def __init__(self, *arguments: Any, ingest: Iterable[str] = (), **options: Any) -> None:
+        """``ingest``: the methods whose calls are stored; empty: all, and other text too."""
         options.setdefault("methods", Hub().methods)
         super().__init__(*arguments, **options)
-        self.ingest: frozenset[str] = frozenset(ingest)
+        self.methods.stored = frozenset(ingest)
 
 
 class Options(AuthenticationOptions):
@@ -104,18 +84,6 @@ class Options(AuthenticationOptions):
         with usage_errors():
             parse_origins([origin])
         self["origins"].append(origin)
-
-    def postOptions(self) -> None:
-        super().postOptions()
-        if (
-            self["ingest"]
-            and self.subclass
-            and not issubclass(self.subclass, DefaultServer | DefaultServerFactory)
-        ):
-            raise usage.UsageError(
-                f"class {self['class']!r}: --ingest needs a subclass of"
-                f" {DefaultServer.__module__}.{DefaultServer.__name__}"
-            )
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:

@@ -398,7 +398,6 @@ class Calls:
                 self._authorise(event)
             if methods is not None and type(event) is CallReceived:
                 methods.check(event.payload)
-            link.admit(event)
         except Exception:
             self._link.streams.drop(event)
             self._refuse(event.id, Failure())

@@ -153,9 +153,6 @@ class UmqLink(SessionLink):
     def keptTooMuch(self, what: str) -> None:
         self.factory.counters[f"limit:{SESSION_LIMIT}"] += 1
 
-    def admit(self, event: CallReceived | CallbackReceived) -> None:
-        """Decide whether this call may come at all: raise Refused before anything is stored."""
-
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
