@@ -126,47 +126,14 @@ typedef struct {
     uint32_t size;
 } Text;
 
-/* A tuple of these, which are taken over; NULL with an exception set if one of them is NULL. */
-static PyObject *
-tuple_of(PyObject *const *items, Py_ssize_t count)
-{
-    PyObject *made = PyTuple_New(count);
-    for (Py_ssize_t row = 0; row < count; row++) {
-        if (made && items[row])
-            PyTuple_SetItem(made, row, items[row]);
-        else {
-            Py_XDECREF(items[row]);
-            Py_CLEAR(made);
-        }
-    }
-    return made;
-}
-
 /* Where a W frame stands among J frames, and what it announces. */
 static int
 append_window(PyObject *windows, Py_ssize_t row, long long size)
 {
-    PyObject *const items[] = {PyLong_FromSsize_t(row), PyLong_FromLongLong(size)};
-    PyObject *window = tuple_of(items, 2);
+    PyObject *window = Py_BuildValue("(nL)", row, size);
     int failed = !window || PyList_Append(windows, window);
     Py_XDECREF(window);
     return failed;
-}
-
-/* The numbers among a function's arguments, of which the first is no number. */
-static int
-are_numbers(PyObject *const *arguments, Py_ssize_t count, long long *numbers, Py_ssize_t wanted)
-{
-    if (count != wanted + 1) {
-        PyErr_SetString(PyExc_TypeError, "another number of arguments is wanted");
-        return 0;
-    }
-    for (Py_ssize_t row = 0; row < wanted; row++) {
-        numbers[row] = PyLong_AsLongLong(arguments[row + 1]);
-        if (numbers[row] == -1 && PyErr_Occurred())
-            return 0;
-    }
-    return 1;
 }
 
 /* The J frames between the positions, W frames among them, as columns; 0 with an exception set. */
@@ -203,31 +170,28 @@ fill_columns(const unsigned char *data, long long position, long long end, Py_ss
 }
 
 static PyObject *
-json_columns(PyObject *module, PyObject *const *arguments, Py_ssize_t given_count)
+json_columns(PyObject *module, PyObject *arguments)
 {
-    enum { POSITION, STOP, COUNT_MAX, WINDOW_MAX, WINDOWS_MAX, NUMBERS };
-    long long numbers[NUMBERS];
     Py_buffer given;
-    /* Everyday calls are for a few frames: reading the arguments by a format costs as much. */
-    if (!are_numbers(arguments, given_count, numbers, NUMBERS)
-        || PyObject_GetBuffer(arguments[0], &given, PyBUF_SIMPLE))
+    long long start, stop, count_max, window_max, windows_max;
+    if (!PyArg_ParseTuple(arguments, "y*LLLLL", &given, &start, &stop, &count_max, &window_max,
+                          &windows_max))
         return NULL;
     const unsigned char *data = given.buf;
-    const long long start = numbers[POSITION], stop = numbers[STOP], end = given.len;
+    const long long end = given.len;
     long long position = start, size = 0, needed = 0;
     Py_ssize_t count = 0;
     PyObject *columns[3] = {0}, *result = NULL, *windows = PyList_New(0);
     if (!windows || !are_within(&given, position, stop))
         goto done;
     const unsigned char version = data[position];
-    while (count < numbers[COUNT_MAX] && position < stop && position + HEADER_BYTES <= end) {
+    while (count < count_max && position < stop && position + HEADER_BYTES <= end) {
         const unsigned char *frame = data + position;
         if (frame[0] != version)
             break;
         if (frame[1] == 'W') {
             const long long window = number_at(frame + 2);
-            if (window < 1 || window > numbers[WINDOW_MAX]
-                || PyList_Size(windows) >= numbers[WINDOWS_MAX])
+            if (window < 1 || window > window_max || PyList_Size(windows) >= windows_max)
                 break;
             if (append_window(windows, count, window))
                 goto done;
@@ -247,14 +211,9 @@ json_columns(PyObject *module, PyObject *const *arguments, Py_ssize_t given_coun
         /* The next headers stand there if the next frames are about as large as this one. */
         fetch(data, position + FRAMES_AHEAD * whole, end);
     }
-    if (fill_columns(data, start, position, count, size, columns)) {
-        PyObject *const items[] = {
-            PyLong_FromLongLong(position), columns[0], columns[1], columns[2], windows,
-            PyLong_FromLongLong(needed),
-        };
-        result = tuple_of(items, 6);
-        columns[0] = columns[1] = columns[2] = windows = NULL;
-    }
+    if (fill_columns(data, start, position, count, size, columns))
+        result = Py_BuildValue("(LOOOOL)", position, columns[0], columns[1], columns[2], windows,
+                               needed);
 done:
     for (int column = 0; column < 3; column++)
         Py_XDECREF(columns[column]);
@@ -363,7 +322,7 @@ done:
 }
 
 static PyMethodDef functions[] = {
-    {"json_columns", (PyCFunction)(void (*)(void))json_columns, METH_FASTCALL, "See wire/frames.py."},
+    {"json_columns", json_columns, METH_VARARGS, "See wire/frames.py."},
     {"data_columns", data_columns, METH_VARARGS, "See wire/frames.py."},
     {NULL, NULL, 0, NULL},
 };
