@@ -66,12 +66,8 @@ class TailAcknowledged:
     """A window stayed short, and its tail got an ack of its own (``LJ-13``)."""
 
 
-class HalfClosed:
-    """The writer has shut its sending side (``LJ-19``)."""
-
-
 class Stopped:
-    """The reader reads no more, whatever the writer sends."""
+    """The reader reads no more: the writer has shut its side (``LJ-19``), or this one ends."""
 
 
 class ConnectionLost:
@@ -93,7 +89,6 @@ READER: Final[Table[Reading]] = {
         Json: Reading.FILLING,
         Data: Reading.FILLING,
         Compressed: Reading.EMPTY,
-        HalfClosed: Reading.DRAINING,
         Stopped: Reading.DRAINING,
         Fault: Reading.FAILED,
         ConnectionLost: Reading.CLOSED,
@@ -106,7 +101,6 @@ READER: Final[Table[Reading]] = {
         Json: Reading.FILLING,
         Data: Reading.FILLING,
         Compressed: Reading.FILLING,
-        HalfClosed: Reading.DRAINING,
         Stopped: Reading.DRAINING,
         Fault: Reading.FAILED,
         ConnectionLost: Reading.CLOSED,

@@ -25,7 +25,6 @@ from ..terms import (
     ConnectionLost,
     DataReceived,
     EmptyWindow,
-    HalfClosed,
     JsonReceived,
     ReaderCounters,
     ReaderEvent,
@@ -344,7 +343,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._now = now
         if self.state in _OPEN:
             self._acknowledge_tail(held=False)
-            self._machine.step(HalfClosed)
+            self._machine.step(Stopped)
             self._give_acks(self._window.due())
             self._look_soon(now)
         return []
