@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ...core.errors import Fault
 from ...core.limits import Limits
@@ -149,6 +149,7 @@ class Listener(Speaker[S]):
     )
 
     _open: tuple[S, ...]
+    _expires_here: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -329,16 +330,13 @@ class Listener(Speaker[S]):
         if claimed is None or not compare_digest(claimed.encode(), self._session_id):
             self._fail(UNAUTHORIZED, Fault("session-id", "not this session"), events)
             return False
-        if self.expires is not None and now >= self.expires and self._expires_here():
+        if self.expires is not None and now >= self.expires and self._expires_here:
             self._fail(UNAUTHORIZED, Fault("session-expired", "the session has expired"), events)
             return False
         return True
 
     def _wrong_place(self, kind: type[Frame]) -> tuple[int, str]:
         return BAD_REQUEST, "wrong-command"
-
-    def _expires_here(self) -> bool:
-        return False
 
     def _misplaced(self, frame: Frame) -> str | None:
         wrong = MISPLACED[type(frame)].intersection(frame.headers)

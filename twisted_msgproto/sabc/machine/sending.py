@@ -142,9 +142,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """Return how many messages more may be sent in parts at a time."""
         return self._unfinished_max - self._sending
 
-    @property
-    def finished(self) -> bool:
-        return self._machine.state is self._closed
+    finished = closed
 
     def outputs(self) -> Any:
         out, self._out = self._out, []

@@ -210,6 +210,7 @@ class Server(Side[Serving]):
     _closed = Serving.CLOSED
     _open = (Serving.OPEN, Serving.DRAINING)
     _draining = Serving.DRAINING
+    _expires_here = True
 
     def __init__(
         self,
@@ -253,9 +254,6 @@ class Server(Side[Serving]):
         if self._session_id or kind is Connect:
             return BAD_REQUEST, "wrong-command"
         return UNAUTHORIZED, "before-connect"
-
-    def _expires_here(self) -> bool:
-        return True
 
     def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
         if type(frame) is Disconnect:
