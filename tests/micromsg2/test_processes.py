@@ -40,46 +40,6 @@ def serve(launch: Launcher) -> Iterator[Callable[..., tuple[Launched, int]]]:
 # ── the commands ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_recv_prints_what_is_sent_to_its_topic_and_ends(
-    launch: Launcher, serve: Callable[..., tuple[Launched, int]]
-) -> None:
-    """MM-25, MM-26"""
-    _, port = serve()
-    endpoint = f"tcp:127.0.0.1:{port}"
-    receiver = launch(
-        "recv", "micromsg2", endpoint, "--destination", "topic/a", "--count", "3", "--json"
-    )
-    publisher = connected(port, handshake() * 2)
-    number = 0
-    # Nothing answers a subscription, so publish until it is in force.
-    while receiver.process.poll() is None and number < 600:
-        number += 1
-        publisher.sendall(message(number, b"%d" % number, "topic/a", b"k:N1;"))
-        time.sleep(0.1)
-    assert receiver.wait() == 0, receiver.output
-    shown = [json.loads(line) for line in receiver.lines]
-    first = int(shown[0]["body"])
-    assert [int(row["body"]) for row in shown] == [first, first + 1, first + 2]
-    assert (shown[0]["destination"], shown[0]["fields"]) == ("topic/a", {"k": "1"})
-    publisher.close()
-
-
-def test_recv_of_a_queue_takes_no_more_than_it_shows(
-    launch: Launcher, serve: Callable[..., tuple[Launched, int]]
-) -> None:
-    """MM-27: what is beyond --count stays for others"""
-    _, port = serve("--broker-queue", "jobs")
-    endpoint = f"tcp:127.0.0.1:{port}"
-    sent = launch.run("send", "micromsg2", endpoint, "--destination", "jobs", stdin="a\nb\nc\n")
-    assert sent.returncode == 0, sent.stderr
-    for count, bodies in (("2", ["a", "b"]), ("1", ["c"])):
-        ended = launch.run(
-            *("recv", "micromsg2", endpoint, "--destination", "jobs", "--count", count, "--json")
-        )
-        assert ended.returncode == 0, ended.stderr
-        assert [json.loads(line)["body"] for line in ended.stdout.splitlines()] == bodies
-
-
 # ── bad input over a real socket: told, closed, and the next client is served ───────────────────
 
 # ── kills under load ────────────────────────────────────────────────────────────────────────────

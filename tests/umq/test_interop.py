@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import json
-import signal
 import sys
 from pathlib import Path
 
@@ -114,43 +112,6 @@ def test_faults_are_answered_with_their_code_and_a_close(launch):
         assert close_code == code, messages
 
     talk(launch, conversation, times=len(FAULTS))
-
-
-def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
-    """The issue, 5 and 6: twistd umq, msgproto send and recv; what is answered is on disk."""
-    server = launch(
-        "umq", "-e", "tcp:0:interface=127.0.0.1", "--queue", tmp_path / "queue", module="twisted"
-    )
-    where = server.address("umq")
-    sent = launch.run("send", "umq", where, "--count", "300", "--size", "100", "--json")
-    assert json.loads(sent.stdout)["acknowledged"] == 300, sent.stderr
-    sixth = launch.run("send", "umq", "tcp:::1:1", stdin="x\n")  # as other protocols take it
-    assert "nothing was sent" in sixth.stderr and "is no WebSocket address" not in sixth.stderr
-    receiving = launch("recv", "umq", where, "--destination", "news", "--count", "2", "--json")
-    while (
-        json.loads(
-            launch.run(
-                "send", "umq", where, "--call", "publish", "--args", "news", '"hel lo"'
-            ).stdout
-        )
-        == 0
-    ):
-        pass
-    launch.run("send", "umq", where, "--call", "publish", "--args", "news", "second")
-    assert receiving.wait() == 0
-    rows = [json.loads(line) for line in receiving.lines]
-    assert [(row["kind"], row["destination"], row["body"]) for row in rows] == [
-        ("topic", "news", "hel lo"),
-        ("topic", "news", "second"),
-    ]
-    described = json.loads(launch.run("send", "umq", where, "--call", "methods").stdout)
-    assert [entry["name"] for entry in described] == ["methods", "publish", "subscribe"]
-    assert server.end() in (0, -signal.SIGTERM)
-    dumped = launch.run("queue", "dump", tmp_path / "queue").stdout.splitlines()
-    rows = [json.loads(line) for line in dumped]
-    assert [row["offset"] for row in rows] == list(range(len(rows)))
-    assert len(rows) >= 304 and all(row["kind"] == "call" for row in rows)
-    assert {row["destination"] for row in rows} == {None, "subscribe", "publish", "methods"}
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "umq_browser" / "server.py"

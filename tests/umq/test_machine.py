@@ -385,13 +385,6 @@ def test_a_peer_that_is_read_again_without_attachments_on_the_way_has_no_deadlin
     assert machine.deadline is None
 
 
-def test_the_time_to_fill_an_attachment_begins_with_the_call__UM_04():
-    machine = client()
-    machine.clock = 100.0
-    machine.call("x", [Slot()])
-    assert machine.deadline == 145.0
-
-
 def test_each_attachment_has_the_whole_time_to_be_filled__UM_04():
     machine = client()
     slots = [Slot(), Slot()]

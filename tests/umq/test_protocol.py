@@ -113,31 +113,6 @@ class Calls(Pairs):
         self.assertEqual(len(self.flushLoggedErrors(LimitExceeded, TypeError)), 5)
         self.assertEqual(self.both.server.later, [])
 
-    def test_who_leaves_calls_no_more_and_hears_the_answers_it_waits_for(self):
-        """UM-09."""
-        asked = self.answer("later")
-        left = self.both.client.close()
-        self.failureResultOf(self.both.client.call("x"), ConnectionClosed)
-        self.both.server.later[0].callback("done")
-        self.both.pump()
-        self.assertEqual(self.successResultOf(asked).payload, "done")
-        self.successResultOf(left)
-
-
-class Callbacks(Pairs):
-    def test_callbacks_live_until_they_are_unregistered(self):
-        """UM-11."""
-        both = self.pair()
-        id = both.client.registerCallback(lambda request: f"{request.callback}:{request.payload}")
-        for expected in ("1:a", "1:b"):
-            answered = both.server.callback(id, expected[2:])
-            both.pump()
-            self.assertEqual(self.successResultOf(answered).payload, expected)
-        both.client.unregisterCallback(id)
-        answered = both.server.callback(id, "c")
-        both.pump()
-        self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 2)
-
 
 class Streams(Pairs):
     """UM-19: attachments one by one, on request."""
