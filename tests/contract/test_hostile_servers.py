@@ -58,7 +58,7 @@ NONSENSE: dict[str, Callable[[Any, int, int], None]] = {
 
 class Deaf:
     def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.link.wire.waiting)
+        return int(peer.client.link.wire.output.nbytes)
 
     @only(*BOTH_WAYS)
     def test_answers_to_a_server_that_does_not_read_have_a_bound__NB_02(self: Any) -> None:
@@ -131,7 +131,7 @@ class Small:
         self.assertLessEqual(pieces, 2 + 2 * self.waits(peer) // SLICE_BYTES)
 
     def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.link.wire.waiting)
+        return int(peer.client.link.wire.output.nbytes)
 
 
 over_all(globals(), Deaf, Small)

@@ -189,8 +189,9 @@ class Link:
         """The peer has read all that waited for it."""
 
     def takenAt(self, now: float) -> float:
-        """Return when the peer took something of ours last, for machine and commands."""
-        return self.wire.takenAt(now)
+        """Return when the peer took something of ours last; 0.0 where nobody can tell."""
+        output = self.wire.output
+        return 0.0 if output is None else float(output.takenAt(now))
 
     def arrivedAt(self, now: float) -> float:
         """Return when a part of an unfinished message came last; 0 if none did."""
@@ -285,7 +286,7 @@ class Link:
 
     def _secure(self) -> None:
         if isinstance(self.wire, StreamWire):
-            self.wire.watch()
+            self.wire.output.watch()
         self.transportSecured()
 
     def _handshakeExpired(self) -> None:
@@ -341,8 +342,7 @@ class Link:
         most = next_read_bytes(nbytes, took, READ_BYTES_MIN, most)
         if most != self._readAtMost:
             self._readAtMost = most
-            assert isinstance(self.wire, StreamWire)  # the others call ``received``
-            self.wire.readAtMost(most)
+            self.wire.output.readAtMost(most)
 
     def received(self, inputs: Any) -> None:
         """Inputs of one read came from a wire."""
@@ -594,7 +594,8 @@ class Link:
     @property
     def owes(self) -> bool:
         """Whether anything is owed to the peer, or unfinished, so that its place is not free."""
-        waits = self._held or self.wire.full or not self.machine.no_partial_input
+        output = self.wire.output
+        waits = self._held or (output and output.full) or not self.machine.no_partial_input
         return bool(self._ended or waits)
 
     def displace(self) -> None:

@@ -88,7 +88,7 @@ class ClientLink(OrderlyLink):
         return int(self.factory.limits.get("unsent-bytes", UNSENT_BYTES))
 
     def roomFor(self, nbytes: int) -> None:
-        waiting, most = self.wire.waiting, self._unsentMax
+        waiting, most = self.wire.output.nbytes, self._unsentMax
         if waiting + nbytes > most:
             raise LimitExceeded(
                 f"{waiting} bytes wait for the server to read them, unsent-bytes allows {most};"
@@ -102,12 +102,12 @@ class ClientLink(OrderlyLink):
         server makes it answer has a bound of its own, above what waits when that begins; what verbs
         write has the same limit, and one may leave the other no room.
         """
-        more = 2 * self._unsentMax
-        self.wire.boundWaiting(self.wire.waiting + more if paused else inf)
+        output, more = self.wire.output, 2 * self._unsentMax
+        output.most_waiting = output.nbytes + more if paused else inf
         super().outputChanged(paused)
 
     def unread(self) -> None:
-        waiting, most = self.wire.waiting, 2 * self._unsentMax
+        waiting, most = self.wire.output.nbytes, 2 * self._unsentMax
         if waiting > most:
             text = f"the server does not read: {waiting} bytes wait for it"
             self.setCloseReason(TimedOut(f"{text}, and answers to it may be {most} (unsent-bytes)"))

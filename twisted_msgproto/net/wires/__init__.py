@@ -10,7 +10,6 @@ from typing import Any
 from typing import Protocol as Shape
 
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
 
 from ...core.errors import ProtocolViolation
@@ -28,29 +27,13 @@ class Wire(ABC):
     write: Callable[[Any], None]
     """Write bytes on a byte stream; a list of frames on WebSocket."""
 
-    full: bool = False
-    """Whether enough waits for the peer: what is written now waits, too."""
+    output: Any = None
+    """What the peer has not read yet (:class:`.stream.Output`); None where nobody can tell."""
 
     held: int = 0
     """How many bytes of an incomplete input are held; ``received`` with nothing in it
     says that the number has changed.
     """
-
-    @property
-    def waiting(self) -> int:
-        """Return how many bytes wait for the peer, beyond what the transport holds."""
-        return 0
-
-    def takenAt(self, now: float) -> float:
-        """Return when the peer took something last; 0.0 where nobody can tell."""
-        return 0.0
-
-    def boundWaiting(self, nbytes: float) -> None:
-        """Set how many bytes may wait for the peer before it is cut off as one that does not read.
-
-        By default there is no such bound.
-        """
-        return None
 
     @abstractmethod
     def close(self, fault: bool) -> None:
@@ -70,14 +53,6 @@ class Wire(ABC):
     @abstractmethod
     def resumeProducing(self) -> None:
         """Resume delivering what arrives."""
-
-    @abstractmethod
-    def getPeer(self) -> IAddress:
-        """Return the peer's address."""
-
-    @abstractmethod
-    def getHost(self) -> IAddress:
-        """Return our own address."""
 
     @abstractmethod
     def established(self) -> None:

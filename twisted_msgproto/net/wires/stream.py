@@ -16,7 +16,6 @@ from math import inf
 from typing import Any, ClassVar, Final
 
 from twisted.internet.interfaces import (
-    IAddress,
     IPushProducer,
     ISSLTransport,
     ITCPTransport,
@@ -80,18 +79,6 @@ class StreamWire(Wire):
         if self._held_changed is not None:
             self._held_changed()
 
-    def readAtMost(self, nbytes: int) -> None:
-        """From now on, one read returns at most ``nbytes``; TLS reads as it is used to."""
-        self.output.readAtMost(nbytes)
-
-    def watch(self) -> None:
-        """Begin to observe whether the peer reads.
-
-        TLS writes nothing before its hand-shake is done; that must not count as a peer that does
-        not read, so call this afterwards.
-        """
-        self.output.watch()
-
     def close(self, fault: bool) -> None:
         """Let out what was written, then close the transport.
 
@@ -114,28 +101,6 @@ class StreamWire(Wire):
 
     def resumeProducing(self) -> None:
         self._transport.resumeProducing()
-
-    @property
-    def full(self) -> bool:  # type: ignore[override]
-        return self.output.full
-
-    @property
-    def waiting(self) -> int:
-        return self.output.nbytes
-
-    def takenAt(self, now: float) -> float:
-        return self.output.takenAt(now)
-
-    def boundWaiting(self, nbytes: float) -> None:
-        self.output.most_waiting = nbytes
-
-    def getPeer(self) -> IAddress:
-        address: IAddress = self._transport.getPeer()
-        return address
-
-    def getHost(self) -> IAddress:
-        address: IAddress = self._transport.getHost()
-        return address
 
     def stop(self) -> None:
         self.output.stop()
@@ -284,9 +249,11 @@ class Output:
         self.full = False
 
     def watch(self) -> None:
+        """Begin to observe whether the peer reads: on TLS not before its hand-shake is done."""
         self._transport.registerProducer(self, True)
 
     def readAtMost(self, nbytes: int) -> None:
+        """From now on, one read returns at most ``nbytes``; TLS reads as it is used to."""
         self._transport.bufferSize = self._read_bytes = nbytes
 
     def write(self, data: bytes) -> None:

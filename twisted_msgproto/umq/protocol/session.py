@@ -229,7 +229,7 @@ class UmqLink(SessionLink):
         """
         if self._ended:
             return
-        waiting = self.wire.waiting if self.over else 0
+        waiting = self.wire.output.nbytes if self.over else 0
         events = self.machine.receive_each(inputs, self._now())
         if len(inputs) == 1 and self._established and self._rest is None:
             self._follow(events)
@@ -243,7 +243,7 @@ class UmqLink(SessionLink):
 
     def _lookUnread(self, before: int) -> None:
         """Do not read a peer that reads too little and makes us write more than ``before``."""
-        if self._inbox or (not self.readsWhileUnread and self.wire.waiting > before):
+        if self._inbox or (not self.readsWhileUnread and self.wire.output.nbytes > before):
             self.pauseReading("unread-output")
 
     def oversized(self) -> None:
@@ -355,7 +355,7 @@ class UmqLink(SessionLink):
             self._followAlone([CallsSafe(calls)])
         elif self._rest is not None:
             events, self._rest = self._rest, None
-            waiting = self.wire.waiting if self.over else 0
+            waiting = self.wire.output.nbytes if self.over else 0
             self._followAlone(self._whileTime(events))
             if self.over:
                 self._lookUnread(waiting)

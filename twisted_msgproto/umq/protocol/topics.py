@@ -58,7 +58,7 @@ class Topic:
         if self.closed is not None or not link.machine.opened:
             return False
         bodies = link.calls.bodies(attachments)
-        if not self._queue and not link.wire.full:
+        if not self._queue and not link.wire.output.full:
             link.time()
             link.machine.publish(self._number, payload, bodies)
             link.flush()
@@ -150,7 +150,7 @@ class Topic:
 
     def drain(self) -> None:
         """Send what waits, as far as the peer reads it."""
-        while self._queue and self.closed is None and not self._link.wire.full:
+        while self._queue and self.closed is None and not self._link.wire.output.full:
             self._send()
             self._link.flush()
         if not self._queue and self.closed is None:

@@ -544,6 +544,7 @@ class WebSocketWire(Wire):
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
+        self.output = carrier.output
         self._masked = not carrier.factory.isServer
         self.disconnecting = False
 
@@ -582,20 +583,6 @@ class WebSocketWire(Wire):
 
     def resumeProducing(self) -> None:
         self._carrier.resumeReading()
-
-    @property
-    def full(self) -> bool:  # type: ignore[override]
-        return self._carrier.output.full
-
-    def takenAt(self, now: float) -> float:
-        return self._carrier.output.takenAt(now)
-
-    @property
-    def waiting(self) -> int:
-        return self._carrier.output.nbytes
-
-    def boundWaiting(self, nbytes: float) -> None:
-        self._carrier.output.most_waiting = nbytes
 
     def stop(self) -> None:
         """The connection is lost: the carrier has seen to it."""
