@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -90,15 +90,13 @@ def give_back_memory() -> None:
 # ── a reactor that counts by a clock nobody can set ─────────────────────────────────────────────
 
 
-def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Let ``reactor`` count by ``clock``; return whether it does now.  Not if it has timers
-    already: they would fire at a wrong time.
+def count_monotonically(reactor: Any) -> bool:
+    """Let ``reactor`` count by ``time.monotonic``; return whether it does now.  Not if it has
+    timers already: they would fire at a wrong time.
     """
-    if reactor.seconds is clock:
-        return True
-    if reactor.getDelayedCalls():
+    if reactor.seconds is not time.monotonic and reactor.getDelayedCalls():
         return False
-    reactor.seconds = clock
+    reactor.seconds = time.monotonic
     return True
 
 

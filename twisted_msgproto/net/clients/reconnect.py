@@ -71,26 +71,19 @@ class ReconnectState(StrEnum):
 class Backoff:
     """The waits before attempts: they grow each time, and differ between clients."""
 
-    __slots__ = ("_first", "_jitter", "_most", "_random", "attempts")
+    __slots__ = ("_first", "_most", "_random", "attempts")
 
-    def __init__(
-        self,
-        first: float,
-        most: float,
-        random: Callable[[], float],
-        jitter: float = BACKOFF_JITTER,
-    ) -> None:
+    def __init__(self, first: float, most: float, random: Callable[[], float]) -> None:
         """Make waits of ``first`` to ``most`` seconds; ``random`` returns numbers from 0 to 1."""
         self._first = first
         self._most = most
         self._random = random
-        self._jitter = jitter
-        self.attempts: int = 0
+        self.attempts: int = 0  # that have failed since the last reset
 
     def next(self) -> float:
         doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
         self.attempts += 1
-        return min(self._most, doubled) * (1 - self._jitter * self._random())
+        return min(self._most, doubled) * (1 - BACKOFF_JITTER * self._random())
 
     def reset(self) -> None:
         self.attempts = 0
@@ -231,8 +224,7 @@ class ReconnectingService(Service, Generic[S]):
         self._pending: dict[PendingCall[S, Any], None] = {}  # verbs that wait, oldest first
         self._pendingBytes = 0
         self._busy = False  # somebody is at the calls
-        self._watchers: dict[int, Callable[[ReconnectState], object]] = {}
-        self._watched = 0
+        self._watchers: dict[object, Callable[[ReconnectState], object]] = {}
         self._closing = False  # stopService was called
         self._ending = False  # … and the session has not ended yet
         self._stopping: Waiters[None] = Waiters()  # who waits for the end
@@ -242,10 +234,9 @@ class ReconnectingService(Service, Generic[S]):
 
     def watch(self, hook: Callable[[ReconnectState], object]) -> Callable[[], None]:
         """Call ``hook(state)`` at each change of the state; call what this returns to end that."""
-        self._watched += 1
-        number = self._watched
-        self._watchers[number] = hook
-        return lambda: self._watchers.pop(number, None) and None
+        watching = object()
+        self._watchers[watching] = hook
+        return lambda: self._watchers.pop(watching, None) and None
 
     def _change(self, state: ReconnectState) -> None:
         if state is self.state:

@@ -37,20 +37,20 @@ ADDRESS: Final = re.compile(r"[^/]+:\d+")
 class SocketPath:
     """A path of ``control`` that ``bind`` and ``connect`` accept, until it is closed."""
 
-    def __init__(self, directory: str | os.PathLike[str], descriptors: str = DESCRIPTORS) -> None:
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
         """Raise QueueError if the path is too long here, OSError if there is no such directory."""
         self._descriptor: int | None = None
         self.shown = self.path = os.path.join(os.path.abspath(directory), SOCKET_NAME)
         nbytes = len(os.fsencode(self.path))
         if nbytes <= PATH_BYTES_MAX:
             return
-        if not os.path.isdir(descriptors):
+        if not os.path.isdir(DESCRIPTORS):
             raise QueueError(
                 f"the path of the socket {self.shown} has {nbytes} bytes, and this system takes"
                 f" {PATH_BYTES_MAX}: use the queue through a symbolic link with a shorter path"
             )
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        self.path = f"{descriptors}/{self._descriptor}/{SOCKET_NAME}"
+        self.path = f"{DESCRIPTORS}/{self._descriptor}/{SOCKET_NAME}"
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
@@ -59,8 +59,8 @@ class SocketPath:
 
 
 class _OverUnix(http.client.HTTPConnection):
-    def __init__(self, where: str, timeout: float) -> None:
-        super().__init__("gateway", timeout=timeout)
+    def __init__(self, where: str) -> None:
+        super().__init__("gateway", timeout=ANSWER_SECONDS)
         self._where = where
 
     def connect(self) -> None:
@@ -84,11 +84,7 @@ class GatewayBroker:
     """
 
     def __init__(
-        self,
-        where: str,
-        token_file: str | None = None,
-        seconds: float = ANSWER_SECONDS,
-        authority: str | None = None,
+        self, where: str, token_file: str | None = None, authority: str | None = None
     ) -> None:
         """``where`` is a queue's directory, or a status endpoint: its URL, or ``unix:PATH``.
 
@@ -102,7 +98,6 @@ class GatewayBroker:
             why = error.strerror or "it holds no usable certificate"
             raise ConfigurationError(f"--tls-ca {authority}: {why}") from None
         self._where = where
-        self._seconds = seconds
         self._headers = {"X-Msgproto": "1"}
         self._prefix = ""
         if is_url(where):
@@ -137,17 +132,14 @@ class GatewayBroker:
 
     def _connection(self) -> http.client.HTTPConnection:
         if not is_url(self._where):
-            return _OverUnix(self._where, self._seconds)
+            return _OverUnix(self._where)
         parts = urlsplit(self._where)
         assert parts.hostname is not None
         if parts.scheme == "https":
             return http.client.HTTPSConnection(
-                parts.hostname,
-                parts.port,
-                timeout=self._seconds,
-                context=self._tls,
+                parts.hostname, parts.port, timeout=ANSWER_SECONDS, context=self._tls
             )
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._seconds)
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=ANSWER_SECONDS)
 
     def figures(self) -> Any:
         return self._ask_at("GET", "status.json")

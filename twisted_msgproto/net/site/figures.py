@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from enum import Enum
 from itertools import accumulate, islice
@@ -49,19 +49,11 @@ DISK_SILENT: Final = f"the disk does not answer within {QUEUE_SECONDS:g} s"
 
 
 class GatewayFigures:
-    def __init__(
-        self,
-        gateway: Any,
-        reactor: Any,
-        wallClock: Callable[[], float] = time.time,
-        kept_seconds: float = KEPT_SECONDS,
-    ) -> None:
+    def __init__(self, gateway: Any, reactor: Any) -> None:
         self._gateway = gateway
         self._reactor = reactor
-        self._wallClock = wallClock
         self._began = reactor.seconds()
-        self._started_at = wallClock()
-        self._kept_seconds = kept_seconds
+        self._started_at = time.time()
         self._kept: Figures | None = None
         self._kept_at = -inf
         self._gathering: list[Deferred[Figures]] | None = None
@@ -85,7 +77,7 @@ class GatewayFigures:
     def summary(self) -> Deferred[Figures]:
         """Return the figures as they are now, or were within the last second."""
         kept_for = self._reactor.seconds() - self._kept_at
-        if self._kept is not None and kept_for < self._kept_seconds:
+        if self._kept is not None and kept_for < KEPT_SECONDS:
             return succeed(self._kept)
         asked: Deferred[Figures] = Deferred()
         if self._gathering is not None:
@@ -106,7 +98,7 @@ class GatewayFigures:
         figures: Figures = {}
 
         def with_queue(queue: Figures | None) -> Deferred[Any]:
-            figures["at"] = int(self._wallClock() * 1e6)
+            figures["at"] = int(time.time() * 1e6)
             figures["gateway"] = self._about()
             figures["safe"] = safe_and_landing(queue).as_dict()
             figures["healthy"] = healthy(queue).as_dict()
@@ -154,7 +146,7 @@ class GatewayFigures:
                 self._reactor.getThreadPool(),
                 read_figures,
                 writer.directory,
-                self._wallClock(),
+                time.time(),
             ).addBoth(self._read)
         elif self._silent:
             return succeed(queue_figures(writer, self._of_silent_disk()))
