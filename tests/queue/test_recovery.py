@@ -426,6 +426,30 @@ def test_records_missing_without_remains_are_damage() -> None:
     goes_on(disk, log, (2, 3))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_segment_that_a_loss_of_power_brings_back_is_removed_again(seed: int) -> None:
+    """The sync of its removal failed, and those behind it were removed for good."""
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk, segment_bytes=1)
+    for number in range(6):
+        log.append([frame(number)])
+    reader = QueueReader(DIRECTORY, disk=disk)
+    reader.commit("spark", 2)
+    disk.fail_next("sync_directory", errno.EIO, DIRECTORY)
+    with pytest.raises(OSError, match="Input/output"):
+        log.trim()
+    reader.commit("spark", 4)
+    assert log.trim() == 2
+    log.close()
+    disk.lose_power(random.Random(seed))
+    assert f"{0:020d}.segment" in disk.names(DIRECTORY)
+    for _ in range(2):
+        log = SegmentLog(DIRECTORY, disk=disk)
+        assert (log.begin, log.damaged, log.recovery.lines) == (4, [], [])
+        log.close()
+        disk.lose_power(random.Random(seed))
+
+
 def test_more_damage_later_is_told_with_its_own_range_only() -> None:
     disk = SimulatedDisk()
     a_queue(disk)

@@ -175,13 +175,15 @@ def recover(
     *,
     make_identity: Callable[[], Identity],
     check_bytes: int,
+    has_queues: bool,
 ) -> Found:
     """Check the queue in ``directory``, mend what has to be mended, and return where to resume.
 
     The caller holds the lock.  The newest segments are checked, ``check_bytes`` of them (the
     newest one always, in full).  The caller makes the damage that was found durable
-    (:func:`put_damaged`).  Raises QueueError for a queue that is not ours to mend (another format
-    version, segments of another queue), OSError from the disk; then no message was lost.
+    (:func:`put_damaged`).  ``has_queues``: a broker may need what consumers do not.  Raises
+    QueueError for a queue that is not ours to mend (another format version, segments of another
+    queue), OSError from the disk; then no message was lost.
     """
     recovery = Recovery()
     firsts = segment_offsets(disk, directory)
@@ -212,6 +214,9 @@ def recover(
         [],
         recovery,
     )
+    if not has_queues:
+        _remove_again(disk, directory, state)
+        firsts = list(state.sizes)
     checkable = check_bytes
     oldest_checked = len(firsts) - 1
     while oldest_checked > 0 and checkable >= state.sizes[firsts[oldest_checked]]:
@@ -235,6 +240,23 @@ def recover(
     begin = firsts[0] if firsts else state.end
     state.damaged = {(lo, hi): why for (lo, hi), why in state.damaged.items() if hi > begin}
     return state
+
+
+def _remove_again(disk: Disk, directory: str, state: Found) -> None:
+    """Remove the segments that all consumers have behind them, and behind which one is missing.
+
+    They were removed before, but a sync failed, and a loss of power has brought them back.
+    """
+    committed = consumers.read_all(disk, directory, state.identity.queue_id)
+    low = min(committed.values(), default=0)
+    gone = -1
+    for first, bound in pairwise(state.sizes):
+        with contextlib.suppress(OSError):  # for what it cannot read now it stays
+            if bound <= low and not _reaches(disk, directory, state, first, bound):
+                gone = first
+    for first in [first for first in state.sizes if first <= gone]:
+        disk.remove(os.path.join(directory, segment_name(first)))
+        del state.sizes[first]
 
 
 def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: int) -> None:

@@ -164,8 +164,14 @@ class SegmentLog:
         for path in (directory, *(os.path.join(directory, name) for name in (LOCK_FILE, END_FILE))):
             self._own[path] = disk.stat(path)
         before = recovery.read_published(disk, directory)
+        broker_names = read_file(disk, os.path.join(directory, BROKER_NAMES))
+        self._has_queues = broker_names is not None and b"queue " in broker_names
         found = recovery.recover(
-            disk, directory, make_identity=make_identity, check_bytes=check_bytes
+            disk,
+            directory,
+            make_identity=make_identity,
+            check_bytes=check_bytes,
+            has_queues=self._has_queues,
         )
         self._found = found
         self._sizes = found.sizes
@@ -181,8 +187,6 @@ class SegmentLog:
         self._first = next(reversed(self._sizes), self.end)
         for line in consumers.bereft(self.committed(), self.begin):
             self.recovery.lines.append(f"queue {directory}: {line}")
-        broker_names = read_file(disk, os.path.join(directory, BROKER_NAMES))
-        self._has_queues = broker_names is not None and b"queue " in broker_names
         self.incarnation: int = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before)
@@ -237,6 +241,7 @@ class SegmentLog:
 
     @contextlib.contextmanager
     def no_room_is_full(self) -> Iterator[None]:
+        """Raise QueueFull where the disk has no room."""
         try:
             yield
         except OSError as error:
