@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import errno
 import json
 import re
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from tests.tools.certificates import Authority
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter, SegmentLog
@@ -392,20 +392,17 @@ def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
     assert not isinstance(first, str)
     assert not isinstance(second, str)
     assert streams.begin("b") == "too many streams at once; try again"  # they work
-    first.give()
-    clock.now = 10.0
-    second.give()
+    first.waits_since = 0.0
+    clock.now = second.waits_since = 10.0
     clock.now = 29.9
     assert isinstance(streams.begin("b"), str)
     clock.now = 30.0
     third = streams.begin("b")
     assert not isinstance(third, str)
     assert isinstance(streams.begin("b"), str)
-    assert second.taken()
-    assert not first.taken()
-    first.end()
-    first.end()
-    third.end()
+    assert (first.lost, second.lost) == (True, False)
+    for ended in (first, first, third):
+        streams.end(ended)
     assert not isinstance(streams.begin("b"), str)
 
 
@@ -416,13 +413,13 @@ def test_what_hangs_is_bounded_by_address() -> None:
     for _ in range(HUNG_PER_ADDRESS_MAX + 1):
         stream = streams.begin("a")
         assert not isinstance(stream, str)
-        stream.give()
+        stream.waits_since = clock.now
         hung.append(stream)
         clock.now += 30.0
     assert streams.begin("a") == f"{HUNG_PER_ADDRESS_MAX} streams to a hang; end them first"
     assert not isinstance(streams.begin("b"), str)
-    hung[0].end()
-    hung[1].end()
+    for ended in hung[:2]:
+        streams.end(ended)
     assert streams.begin("a") == "too many streams at once; try again"
 
 
@@ -565,42 +562,14 @@ def test_consumers_and_the_lines_about_them_are_bounded(directory: str) -> None:
         assert len(lines) == LINES_MAX + 2
 
 
-def certificate() -> tuple[bytes, bytes]:
-    """A certificate for localhost and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return made.public_bytes(serialization.Encoding.PEM), key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def test_tls_and_a_token_serve_other_machines(directory: str) -> None:
-    made, key = certificate()
-    with served(
-        directory, "grpc+tls://0.0.0.0:0", token="secret", certificate=made, key=key
-    ) as server:
+def test_tls_and_a_token_serve_other_machines(directory: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.server()
+    tls = {"certificate": pair.cert.read_bytes(), "key": pair.key.read_bytes()}
+    with served(directory, "grpc+tls://0.0.0.0:0", token="secret", **tls) as server:
         assert server.address == f"grpc+tls://0.0.0.0:{server.port}"
         server.address = f"grpc+tls://localhost:{server.port}"
-        caller = Caller(server, "secret", tls_root_certs=made)
+        caller = Caller(server, "secret", tls_root_certs=authority.cert.read_bytes())
         assert caller.act("describe")["end"] == 100
         server.address = f"grpc://localhost:{server.port}"
         with pytest.raises(flight.FlightUnavailableError):

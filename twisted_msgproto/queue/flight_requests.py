@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -197,9 +197,10 @@ class Served:
             told: list[Range] = []
             for batch in found:
                 met = found.damaged
-                stream.give()
+                stream.waits_since = self._streams.clock()
                 yield batch, (_damaged(met) if met != told else None)
-                if not stream.taken():
+                stream.waits_since = None
+                if stream.lost:
                     raise flight.FlightUnavailableError(
                         "nothing was taken of this stream for too long, and another one needed "
                         "its place; read on from the last row"
@@ -209,7 +210,7 @@ class Served:
             self._was_read(reader, hi)
             yield NO_ROWS, _damaged(found.damaged)
         finally:
-            stream.end()
+            self._streams.end(stream)
             self._met.update(reader.damaged())
 
     def _was_read(self, reader: QueueReader, end: int) -> None:
@@ -283,29 +284,14 @@ HUNG_PER_ADDRESS_MAX = 64
 """Streams that lost their place and did not end, by address: each keeps a thread and a batch."""
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """One reader's place.  ``lost`` says that another one has it now."""
 
-    __slots__ = ("_streams", "address", "lost", "waits_since")
-
-    def __init__(self, streams: Streams, address: str) -> None:
-        self._streams = streams
-        self.address: str = address
-        self.lost: bool = False
-        self.waits_since: float | None = None
-        """The reader has not read the last batch since this time; None while we prepare the next
-        one.
-        """
-
-    def give(self) -> None:
-        self.waits_since = self._streams.clock()
-
-    def taken(self) -> bool:
-        self.waits_since = None
-        return not self.lost
-
-    def end(self) -> None:
-        self._streams.end(self)
+    address: str
+    lost: bool = False
+    waits_since: float | None = None
+    """The reader has not read the last batch since then; None while we prepare the next one."""
 
 
 class Streams:
@@ -338,7 +324,7 @@ class Streams:
                 return f"{HUNG_PER_ADDRESS_MAX} streams to {address} hang; end them first"
             if len(self._active) >= self._places and not self._make_room():
                 return "too many streams at once; try again"
-            stream = Stream(self, address)
+            stream = Stream(address)
             self._active.add(stream)
             return stream
 
