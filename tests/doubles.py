@@ -14,7 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from twisted_msgproto import testing
@@ -44,6 +47,20 @@ class Tcp(StringTransport):
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
         self.told["KeepAlive"] = enabled
+
+
+class LoggedCase(SynchronousTestCase):
+    """Has a clock, and ``lines`` that the package has logged."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.lines: list[str] = []
+        globalLogPublisher.addObserver(self._observe)
+        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
+
+    def _observe(self, event: dict[str, Any]) -> None:
+        if str(event.get("log_namespace", "")).startswith("twisted_msgproto"):
+            self.lines.append(event["log_format"].format(**event))
 
 
 class TlsClient:

@@ -8,26 +8,20 @@ from twisted.internet.interfaces import (
     IConsumer,
     IPushProducer,
     IStreamClientEndpoint,
-    ITCPTransport,
 )
-from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransport
-from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from tests.doubles import LoggedCase, Tcp
 from tests.lumberjack.frames import encode_ack, windows
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,
     LimitExceeded,
-    ProtocolViolation,
     Refused,
 )
 from twisted_msgproto.lumberjack import (
-    LumberjackClient,
     LumberjackClientFactory,
     LumberjackShipper,
 )
@@ -35,30 +29,16 @@ from twisted_msgproto.lumberjack import (
 PEER = IPv4Address("TCP", "192.0.2.9", 5044)
 
 
-@implementer(ITCPTransport)
-class Transport(StringTransport):
-    """Counts writes, and tells its protocol when it is aborted."""
+class Transport(Tcp):
+    """Tells its protocol when it is aborted."""
 
     protocol = None
 
     def __init__(self):
-        super().__init__(peerAddress=PEER)
-        self.writes = []
-        self.aborted = False
-        self.set = {}
-
-    def setTcpNoDelay(self, enabled):
-        self.set["nodelay"] = enabled
-
-    def setTcpKeepAlive(self, enabled):
-        self.set["keepalive"] = enabled
-
-    def write(self, data):
-        self.writes.append(data)
-        super().write(data)
+        super().__init__()
+        self.peerAddr = PEER
 
     def abortConnection(self):
-        self.aborted = True
         self.lose(ConnectionLost())
 
     def lose(self, error=None):
@@ -89,29 +69,12 @@ class Producer:
         self.calls.append("stop")
 
 
-class Logged(SynchronousTestCase):
-    """Collects what the package logs."""
-
-    def setUp(self):
-        self.clock = Clock()
-        self.lines = []
-        globalLogPublisher.addObserver(self._observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
-
-    def _observe(self, event):
-        if str(event.get("log_namespace", "")).startswith("twisted_msgproto"):
-            self.lines.append(event["log_format"].format(**event))
-
-
-class Case(Logged):
+class Connected(LoggedCase):
     """One connected client."""
-
-    protocol = LumberjackClient
 
     def connect(self, changes=None, **settings):
         settings = {"compress": 0, "window": 10, **settings}
         self.factory = LumberjackClientFactory(limits=changes, clock=self.clock, **settings)
-        self.factory.protocol = self.protocol
         client = self.factory.buildProtocol(PEER)
         self.transport = Transport()
         self.transport.protocol = client
@@ -123,8 +86,6 @@ class Case(Logged):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual(self.factory.liveConnections, set())
 
-
-class Sending(Case):
     def test_what_callbacks_send_shares_a_window(self):
         """LJ-18: acks are all told before the next window is formed."""
         client = self.connect()
@@ -138,24 +99,6 @@ class Sending(Case):
         client.dataReceived(encode_ack(1))
         self.lose(client)
 
-
-class Ending(Case):
-    def test_a_reader_which_breaks_the_protocol_is_left(self):
-        """LJ-15, LJ-16: a line, a counter, a typed error."""
-        client = self.connect()
-        sent = client.send(b"1")
-        client.dataReceived(encode_ack(2) + encode_ack(1))
-        self.assertTrue(self.transport.aborted)
-        error = self.failureResultOf(sent, ProtocolViolation).value
-        self.assertEqual(str(error), "an ack of 2 of a window of 1")
-        self.assertEqual(
-            self.lines,
-            ["192.0.2.9:5044: left: an ack of 2 of a window of 1 (starts with 32 41 00 00 00 02)"],
-        )
-        self.assertEqual(self.factory.counters["fault:ack"], 1)
-
-
-class Producing(Case):
     def test_a_producer_which_fails_does_not_stop_the_others_events(self):
         """What it raises is its own; the connection goes on."""
         client = self.connect(window=1)
@@ -172,7 +115,7 @@ class Producing(Case):
         self.lose(client)
 
 
-class Settings(Logged):
+class Settings(LoggedCase):
     def test_settings_which_cannot_be_are_the_operators_fault(self):
         for settings in (
             *({"window": 0}, {"window": 65_537}, {"version": 3}, {"pipelining": 0}),
@@ -232,7 +175,7 @@ UNKNOWN = TLSError([("SSL routines", "", "tlsv1 alert unknown ca")])
 """What a reader says of a certificate which it does not know."""
 
 
-class Shipping(Logged):
+class Shipping(LoggedCase):
     def setUp(self):
         super().setUp()
         self.trace = []

@@ -1,22 +1,14 @@
-"""The server on a clock, and our writer against it, also on sockets: sink, timers, pressure."""
+"""The server on a clock: sink, timers, pressure; and large events."""
 
 import random
 
 import pytest
-from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
-from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import ConnectionDone
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.contract.cases import CASES
-from tests.contract.world import ContractCase
-from tests.doubles import HeldSink, temporary
+from tests.doubles import HeldSink, LoggedCase
 from tests.lumberjack.frames import (
     encode_ack,
     encode_compressed,
@@ -25,33 +17,19 @@ from tests.lumberjack.frames import (
     encode_window,
 )
 from twisted_msgproto.lumberjack import (
-    LumberjackClientFactory,
-    LumberjackServer,
     LumberjackServerFactory,
-    LumberjackShipper,
 )
 from twisted_msgproto.lumberjack.machine import Reader, Writer
-from twisted_msgproto.testing import SafeSink
 
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 
 
-class Case(SynchronousTestCase):
+class Server(LoggedCase):
     """A connected server protocol with a sink, a clock and a transport which only notes."""
 
-    sink_class = HeldSink
-    protocol = LumberjackServer
-
     def setUp(self):
-        self.clock = Clock()
-        self.sink = self.sink_class()
-        self.lines = []
-        globalLogPublisher.addObserver(self._observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
-
-    def _observe(self, event):
-        if str(event.get("log_namespace", "")).startswith("twisted_msgproto"):
-            self.lines.append(event["log_format"].format(**event))
+        super().setUp()
+        self.sink = HeldSink()
 
     def connect(self, **limits):
         self.factory = LumberjackServerFactory(
@@ -60,14 +38,11 @@ class Case(SynchronousTestCase):
             clock=self.clock,
             wallClock=lambda: 1_700_000_000.25,
         )
-        self.factory.protocol = self.protocol
         return self.another()
 
     def another(self):
         server = self.factory.buildProtocol(PEER)
-        server.transport = None
         transport = StringTransport(peerAddress=PEER)
-        transport.protocol = server
         server.makeConnection(transport)
         return server, transport
 
@@ -75,8 +50,6 @@ class Case(SynchronousTestCase):
         server.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-
-class Ingest(Case):
     def test_events_reach_the_sink_as_columns_and_are_acked_when_it_says_safe(self):
         """LJ-04, LJ-13: one batch a read, with what all of it shares."""
         server, transport = self.connect()
@@ -94,8 +67,6 @@ class Ingest(Case):
         self.assertEqual(transport.value(), encode_ack(2))
         self.lose(server)
 
-
-class Faults(Case):
     def test_a_fault_closes_with_one_line_a_counter_and_no_ack(self):
         """LJ-16: peer address, reason, first bytes in hex."""
         server, transport = self.connect()
@@ -114,8 +85,6 @@ class Faults(Case):
         self.assertEqual(self.sink.batches, [])
         self.lose(server)
 
-
-class KeepAlives(Case):
     def test_a_slow_sink_is_bridged_with_them_while_the_server_stops(self):
         """LJ-14."""
         server, transport = self.connect(unsafe_bytes=1, drain=100)
@@ -128,8 +97,6 @@ class KeepAlives(Case):
         server.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-
-class BackPressure(Case):
     def test_batches_weigh_however_little_is_in_them(self):
         """LJ-17: each is objects in memory, and a peer chooses how many it makes of its bytes."""
         server, transport = self.connect(unsafe_bytes=10_000)
@@ -162,8 +129,6 @@ class BackPressure(Case):
         self.assertEqual(transport.producerState, "producing")
         self.lose(server)
 
-
-class Refused(Case):
     def test_a_batch_which_comes_again_is_told_with_how_often_it_was_refused(self):
         """NB-10: a refused batch comes again for ever; the line names the option and the count."""
         server, _ = self.connect(json_bytes=100)
@@ -181,8 +146,6 @@ class Refused(Case):
         self.assertIn("json-bytes is 100 (", self.lines[-1])
         server.connectionLost(Failure(ConnectionDone()))
 
-
-class TheEnd(Case):
     def test_a_half_close_behind_a_large_compressed_frame_waits_for_all_of_it(self):
         """LJ-19."""
         server, transport = self.connect(slice_bytes=1000)
@@ -198,11 +161,6 @@ class TheEnd(Case):
         self.assertTrue(transport.value().endswith(encode_ack(count - 1)))
         self.assertTrue(transport.disconnecting)
         self.lose(server)
-
-
-def made_up(count, chance):
-    sizes = [chance.choice([0, 1, 30, 300]) for _ in range(count)]
-    return [b'{"n": %d, "text": "%s"}' % (at, b"x" * size) for at, size in enumerate(sizes)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -223,79 +181,4 @@ def test_a_large_event_passes_in_either_way(version, body):
     assert writer.unacknowledged == 0
 
 
-class SlowReader(ContractCase):
-    case = next(case for case in CASES if case.name == "lumberjack")
-
-    def test_it_keeps_its_writer_waiting(self):
-        """LJ-14, LJ-15: keep-alives outlast every timeout; the ack comes when all is safe."""
-        sink = HeldSink()
-        world = self.world(sink, keepalive=3)
-        client = world.join(timeout=5).client
-        sent = client.send(b"{}")
-        world.wait(100)
-        self.assertGreater(client.factory.counters["keepalives"], 30)
-        self.assertNoResult(sent)
-        sink.safe()
-        world.pump()
-        self.successResultOf(sent)
-
-
 # ── Real sockets ────────────────────────────────────────────────────────────────────────────────
-
-
-class OnSockets(TestCase):
-    timeout = 90
-
-    async def listen(self, sink, description="tcp:0:interface=127.0.0.1"):
-        factory = LumberjackServerFactory(sink, clock=reactor)
-        port = await serverFromString(reactor, description).listen(factory)
-
-        async def end():
-            await maybeDeferred(port.stopListening)
-            await factory.drain()
-
-        self.addCleanup(lambda: Deferred.fromCoroutine(end()))
-        return port, factory
-
-    def shipper(self, endpoints, **settings):
-        shipper = LumberjackShipper(reactor, endpoints, **settings)
-        shipper.startService()
-        self.addCleanup(shipper.stopService)
-        return shipper
-
-    @staticmethod
-    def address(port):
-        return f"tcp:127.0.0.1:{port.getHost().port}"
-
-    async def test_a_unix_socket(self):
-        """LJ-01."""
-        path = temporary(self) / "s"
-        sink = SafeSink()
-        await self.listen(sink, f"unix:{path}")
-        client = await clientFromString(reactor, f"unix:{path}").connect(
-            LumberjackClientFactory(clock=reactor)
-        )
-        await client.sendBatch([b"1", b"2"])
-        self.assertEqual([message.body for message in sink.messages], [b"1", b"2"])
-        await client.close()
-
-    async def test_a_reader_which_stops_hands_over_to_the_next(self):
-        """LJ-15: while events flow; each is in one of the two at least once."""
-        sinks = [SafeSink(), SafeSink()]
-        ports = [await self.listen(sink) for sink in sinks]
-        shipper = self.shipper(
-            [self.address(port) for port, _ in ports], window=10, limits={"backoff-first": 0.01}
-        )
-        events = made_up(400, random.Random(2))
-        waiting = []
-        for at in range(0, 400, 4):
-            waiting.append(shipper.sendBatch(events[at : at + 4]))
-            if at == 200:
-                await waiting[0]
-                await maybeDeferred(ports[0][0].stopListening)
-                await ports[0][1].drain()
-        await gatherResults(waiting)
-        first, second = ([message.body for message in sink.messages] for sink in sinks)
-        self.assertTrue(first)
-        self.assertTrue(second)
-        self.assertEqual(set(first) | set(second), set(events))

@@ -31,7 +31,6 @@ from twisted_msgproto.lumberjack import (
     LumberjackServer,
     LumberjackServerFactory,
 )
-from twisted_msgproto.net.authorising import Rules
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.testing import SafeSink
 
@@ -313,27 +312,6 @@ class NamesInCertificates(Case):
             self.assertEqual(self.client_ids[-1], name, what)
             self.assertEqual(self.factory.established, [name], what)
 
-    async def test_rules_are_over_these_names__RD_23(self):
-        """RD-23"""
-        rules = Rules.of([{"allow": ["publish"], "user": ["URI:spiffe://example/*"]}])
-        for also, allowed in (
-            ([URI("spiffe://example/web-1")], True),
-            ([URI("spiffe://other/web-1")], False),
-            ([DNS("URI:spiffe://example/web-1")], False),
-            ([], False),
-        ):
-            await self.listen(f"mtls:0:{self.files('force_peer')}", authoriser=rules)
-            client = self.authority.client(whose=whose("O=URI:spiffe://example/x"), also=also)
-            stored = len(self.sink.messages)
-            if allowed:
-                await self.exchange(client)
-            else:
-                connected = await self.connect(client)
-                with pytest.raises(ConnectionClosed):
-                    await connected.send(b"{}")
-                await self.factory.ended
-            self.assertEqual(len(self.sink.messages) - stored, int(allowed), also)
-
 
 class Failing(Case):
     async def test_a_reader_which_never_shakes_hands_is_left(self):
@@ -357,12 +335,6 @@ class Failing(Case):
             await self.factory.ended
         self.assertEqual([formatEvent(event) for event in events if "peer" in event], [])
         self.assertEqual(self.factory.counters["faults"], 0)
-
-    async def test_tls_on_a_plain_port_is_told_with_its_first_bytes(self):
-        """LJ-16: the usual mistake; the record type and version stand in the log."""
-        await self.listen("tcp:0:interface=127.0.0.1")
-        await self.refused()
-        self.assertEqual(self.factory.counters["fault:version"], 1)
 
     async def test_after_the_writer_ends_tls_its_events_are_kept(self):
         """LJ-19: Twisted's TLS ends both ways at once, so no ack can be sent; nothing is lost."""

@@ -6,13 +6,10 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
 
-from tests.doubles import HeldSink
+from tests.doubles import HeldSink, LoggedCase
 from tests.micromsg2.streams import (
     Error,
     ExtensionFrame,
@@ -36,22 +33,15 @@ PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 WALL = 1_700_000_000.25
 
 
-class Case(SynchronousTestCase):
+class Case(LoggedCase):
     """Connected protocols with a sink, a clock and transports which only note."""
 
     def setUp(self) -> None:
-        self.clock = Clock()
+        super().setUp()
         self.sink: Any = HeldSink()
-        self.lines: list[str] = []
         self.factories: list[Any] = []
         self.connected: list[Any] = []
-        globalLogPublisher.addObserver(self._observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
         self.addCleanup(self.lose_all)
-
-    def _observe(self, event: dict[str, Any]) -> None:
-        if str(event.get("log_namespace", "")).startswith("twisted_msgproto"):
-            self.lines.append(event["log_format"].format(**event))
 
     def server_factory(self, protocol: type = MicroMsg2Server, **options: Any) -> Any:
         limits = {key.replace("_", "-"): v for key, v in options.pop("limits", {}).items()}

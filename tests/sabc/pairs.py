@@ -7,13 +7,10 @@ from itertools import count
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionDone
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
 
-from tests.doubles import HeldSink
+from tests.doubles import HeldSink, LoggedCase
 from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.sabc import (
     Response,
@@ -27,20 +24,11 @@ PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 
 
 class Transport(StringTransport):
-    """Counts what the protocol asked for."""
-
-    aborted = False
-
     def abortConnection(self):
-        self.aborted = True
         self.disconnecting = True
 
-    @property
-    def closing(self):
-        return self.disconnecting
 
-
-class Case(SynchronousTestCase):
+class Case(LoggedCase):
     """``self.server`` and ``self.client`` with transports; ``pump`` moves their bytes."""
 
     sink = None
@@ -48,17 +36,10 @@ class Case(SynchronousTestCase):
     client_class = SabcClient
 
     def setUp(self):
-        self.clock = Clock()
+        super().setUp()
         self.clock.advance(1_700_000_000)
-        self.lines = []
         self._sides = []
         self._ids = count(1)
-        globalLogPublisher.addObserver(self._observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
-
-    def _observe(self, event):
-        if str(event.get("log_namespace", "")).startswith("twisted_msgproto"):
-            self.lines.append(event["log_format"].format(**event))
 
     def serve(self, *, server_class=None, portal=None, lenient=False, refuse=False, **limits):
         self.factory = SabcServerFactory(
@@ -112,7 +93,7 @@ class Case(SynchronousTestCase):
                 if octets and receiver.transport.connected:
                     receiver.dataReceived(octets)
         for side, other in sides:
-            if side.transport.closing and side.transport.connected:
+            if side.transport.disconnecting and side.transport.connected:
                 self.lose(side)
                 if other.transport.connected:
                     self.lose(other)

@@ -296,15 +296,6 @@ class Ends(Case):
 class Streams(Case):
     server_class = Echo
 
-    def test_a_large_body_is_sent_in_parts_and_arrives_whole(self):
-        """SA-18, SA-19."""
-        self.pair()
-        body = bytes(range(256)) * 800
-        asked = self.client.request(body)
-        self.assertGreater(self.client.transport.value().count(b"msg-more::yes"), 2)
-        self.pump()
-        self.assertEqual(self.successResultOf(asked).body, body)
-
     def test_a_body_which_comes_piece_by_piece(self):
         """SA-18."""
         self.pair(part_bytes=10)
@@ -410,49 +401,6 @@ class Safety(HeldCase):
         self.pump()
         self.assertEqual(self.successResultOf(asked).body, b"Hola")
         self.assertEqual(len(self.server.notes), 3)
-
-    def test_a_subclass_may_store_batches_itself(self):
-        """SA-16: what its hook returns decides when a request is acknowledged, and whether."""
-        batches, stored = [], []
-
-        class Storing(SabcServer):
-            def batchReceived(self, batch):
-                batches.append(batch)
-                stored.append(Deferred())
-                return stored[-1]
-
-        self.pair(server_class=Storing)
-        asked = self.client.request(b"x")
-        self.pump()
-        lost = self.client.request(b"y")
-        self.pump()
-        self.assertEqual([batch.body for batch in batches], [[b"x"], [b"y"]])
-        self.assertEqual(self.sink.batches, [])
-        stored[0].callback(None)
-        self.pump()
-        self.successResultOf(asked)
-        self.assertNoResult(lost)
-        stored[1].errback(OSError("elsewhere"))
-        self.pump()
-        self.failureResultOf(lost, Refused)
-        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
-
-    def test_disconnect_waits_for_the_sink(self):
-        """SA-12: what was sent before is stored and answered before the end."""
-        self.pair()
-        asked = self.client.request(b"x")
-        self.client.sendOnly(b"y")
-        left = self.client.disconnect()
-        self.pump()
-        self.assertNoResult(left)
-        self.sink.safe(1)
-        self.pump()
-        self.successResultOf(asked)
-        self.assertNoResult(left)
-        self.sink.safe(1)
-        self.pump()
-        self.successResultOf(left)
-        self.assertEqual(self.server.notes[-1], "lost")
 
     def test_messages_before_disconnecting_are_kept(self):
         """SA-13: what came, came."""

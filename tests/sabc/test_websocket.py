@@ -13,21 +13,15 @@ from twisted.trial.unittest import TestCase
 
 from tests.sabc import sides
 from tests.sabc.sides import crlf
-from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.sabc import (
     SabcServer,
     SabcServerFactory,
-    connect,
 )
-from twisted_msgproto.testing import SafeSink
 
 
 class Echo(SabcServer):
     async def requestReceived(self, message):
-        return message.body[::-1] if message.body != b"refuse" else self.refuse()
-
-    def refuse(self):
-        raise Refused("no", 499)
+        return message.body[::-1]
 
 
 class Served(TestCase):
@@ -62,37 +56,6 @@ class Served(TestCase):
                 return heard, socket.close_code, socket.subprotocol
 
         return await deferToThread(asyncio.run, client())
-
-    async def join(self, where, **options):
-        client = await connect(where, **options)
-        self.addCleanup(client.disconnect)
-        return client
-
-    async def test_a_session_is_the_same_on_both_transports(self):
-        """SA-16, SA-17, SA-22, SA-25, SA-26."""
-        sink = SafeSink()
-        factory = await self.listen(sink=sink, limits={"message-bytes": 4000})
-        for where in (self.tcp, self.ws):
-            client = await self.join(where, clientId="me", limits={"part-bytes": 1000})
-            answers = [client.request(b"%d" % n) for n in range(50)]
-            expected = [(b"%d" % n)[::-1] for n in range(50)]
-            self.assertEqual([(await a).body for a in answers], expected)
-            self.assertEqual(
-                (await client.request(bytes(range(1, 256)))).body, bytes(range(255, 0, -1))
-            )
-            self.assertEqual((await client.request(b"x" * 3000)).body, b"x" * 3000)
-            with self.assertRaises(Refused) as caught:
-                await client.request(b"refuse")
-            self.assertEqual(caught.exception.code, "499")
-            await client.sendOnly("quiet")
-            await client.disconnect()
-        by_session = {}
-        for message in sink.messages:
-            by_session.setdefault(message.session, []).append((message.kind, message.body))
-        first, second = by_session.values()
-        self.assertEqual(first, second)
-        self.assertEqual(len(first), 54)
-        self.assertEqual(factory.counters["sessions"], 2)
 
     async def test_websocket_carries_text_unless_it_is_none(self):
         """SA-25: text and binary are read; the sub-protocol is offered, not required."""
