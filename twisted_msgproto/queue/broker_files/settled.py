@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import struct
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,8 +31,7 @@ FRAME = struct.Struct("<4sII")
 CHECKSUM = struct.Struct("<I")
 RECORD = struct.Struct("<IIQ")
 PAIR = struct.Struct("<QQ")
-IN_A_ROW = struct.Struct("<H")
-RANGES, BITS, TRIES, MOVED, TRIES_IN_A_ROW = 1, 2, 3, 4, 5
+RANGES, BITS, TRIES, MOVED = 1, 2, 3, 4
 HEADER_BYTES = HEADER.size + CHECKSUM.size
 LONG_BYTES = 1 << 20
 """A shorter file is not replaced, however little of it still matters."""
@@ -66,19 +64,8 @@ def _ranges(ranges: Sequence[Range]) -> bytes:
 
 
 def _tries(tries: MessageTable) -> bytes:
-    return b"".join([_some_tries(message_ids, numbers) for message_ids, numbers in tries.columns()])
-
-
-def _some_tries(message_ids: Sequence[int], numbers: Sequence[int]) -> bytes:
-    """Return the tries of some ids in the shorter form; in a row 0 would say nothing."""
-    base, behind = message_ids[0], message_ids[-1] + 1
-    if IN_A_ROW.size * (behind - base) < PAIR.size * len(message_ids) and min(numbers):
-        row = array("H", bytes(IN_A_ROW.size * (behind - base)))
-        for message_id, number in zip(message_ids, numbers, strict=True):
-            row[message_id - base] = number
-        return _record(TRIES_IN_A_ROW, base, struct.pack(f"<{len(row)}H", *row))
-    flat = [number for pair in zip(message_ids, numbers, strict=True) for number in pair]
-    return _record(TRIES, 0, struct.pack(f"<{len(flat)}Q", *flat))
+    flat = [number for tried in tries for number in tried]
+    return _record(TRIES, 0, struct.pack(f"<{len(flat)}Q", *flat)) if flat else b""
 
 
 def _moved(moved: Moved) -> bytes:
@@ -124,10 +111,6 @@ def _apply(kind: int, base: int, content: bytes, marks: Marks) -> None:
     elif kind == TRIES:
         for message_id, tries in PAIR.iter_unpack(content):
             marks.note_tries(message_id, tries)
-    elif kind == TRIES_IN_A_ROW:
-        row = struct.unpack(f"<{len(content) // IN_A_ROW.size}H", content)
-        tried = [message_id for message_id, tries in enumerate(row, base) if tries]
-        marks.tries.extend(tried, [tries for tries in row if tries])
     elif kind == MOVED:
         space, name = json.loads(content[:base])
         message_ids = struct.unpack(f"<{(len(content) - base) // 8}Q", content[base:])
