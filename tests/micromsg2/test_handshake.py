@@ -250,12 +250,6 @@ def test_what_a_client_uses(ours: str, theirs: str, final: str) -> None:
     assert client.room == (int(acks[-1].partition("=")[2] or 1) if acks else None)
 
 
-def test_a_client_may_accept_what_it_did_not_offer() -> None:
-    """MM-07"""
-    _, last = closed(handshake("", "json;batch-ack"), Proposal(accepted=frozenset({"batch-ack"})))
-    assert names(last) == "|batch-ack:max-count=10"
-
-
 @pytest.mark.parametrize(
     ("opening", "ours", "last", "good"),
     [

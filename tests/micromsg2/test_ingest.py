@@ -83,6 +83,7 @@ class Ingest(Case):
         self.assertEqual(
             [(m.destination, m.body) for m in self.sink.messages], [("a", b"a"), ("c", b"c")]
         )
+        self.assertEqual(self.sink.batches[0].nbytes, 2)
         self.sink.safe()
 
     def test_a_protocol_error_is_told_counted_logged_and_closed(self) -> None:

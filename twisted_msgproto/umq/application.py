@@ -17,7 +17,7 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
@@ -80,14 +80,22 @@ def dump(value: Any) -> str:
 _BEGINS_CALL: Final = re.compile(r'\[\s*("(?:[^"\\]|\\.)*+")')
 
 
+class MethodOptions(TypedDict, total=False):
+    name: str | None
+    durable: bool
+    streamed: bool
+    with_request: bool
+    action: str
+
+
 @dataclass(slots=True, frozen=True)
 class Method:
     name: str
     function: Callable[..., Any]
     signature: inspect.Signature
-    durable: bool
-    streamed: bool
-    with_request: bool
+    durable: bool = True
+    streamed: bool = False
+    with_request: bool = False
     action: str = CALL
 
     def described(self) -> dict[str, str]:
@@ -114,69 +122,34 @@ class MethodRegistry:
         self.register(self.described, name="methods", durable=False)
 
     @overload
-    def register(self, function: F) -> F: ...
-
-    @overload
     def register(
-        self,
-        function: None = None,
-        *,
-        name: str | None = None,
-        durable: bool = True,
-        streamed: bool = False,
-        with_request: bool = False,
-        action: str = CALL,
+        self, function: None = None, **options: Unpack[MethodOptions]
     ) -> Callable[[F], F]: ...
 
     @overload
-    def register(
-        self,
-        function: F,
-        *,
-        name: str | None = None,
-        durable: bool = True,
-        streamed: bool = False,
-        with_request: bool = False,
-        action: str = CALL,
-    ) -> F: ...
+    def register(self, function: F, **options: Unpack[MethodOptions]) -> F: ...
 
-    def register(
-        self,
-        function: Any = None,
-        *,
-        name: str | None = None,
-        durable: bool = True,
-        streamed: bool = False,
-        with_request: bool = False,
-        action: str = CALL,
-    ) -> Any:
+    def register(self, function: Any = None, **options: Unpack[MethodOptions]) -> Any:
         """Let peers call ``function`` (plain, returning a Deferred, or a coroutine function).
 
-        Usable as a decorator, with or without arguments.  ``durable``: the answer waits until the
-        sink (if there is one) has the call safe.  ``streamed``: the call comes before its
-        attachments.  ``with_request``: the first argument is the :class:`~.calls.Request`.
-        ``action``: what an authoriser is asked about; other than ``"call"`` it is about the first
-        argument, a name, and not about the method.  ValueError if the name is taken.
+        Usable as a decorator, with or without arguments.  ``name``: by default the function's.
+        ``durable`` (True): the answer waits until the sink, if there is one, has the call safe.
+        ``streamed`` (False): the call comes before its attachments.  ``with_request`` (False): the
+        first argument is the :class:`~.calls.Request`.  ``action`` (``"call"``): what an
+        authoriser is asked about; any other is about the first argument, a name, and not about the
+        method.  ValueError if the name is taken.
         """
         if function is None:
-            return lambda later: self.register(
-                later,
-                name=name,
-                durable=durable,
-                streamed=streamed,
-                with_request=with_request,
-                action=action,
-            )
-        name = function.__name__ if name is None else name
+            return lambda later: self.register(later, **options)
+        settings: dict[str, Any] = {**options}
+        name: str = settings.pop("name", None) or function.__name__
         if name in self.methods:
             raise ValueError(f"the method {name!r} is registered already")
         try:
             signature = inspect.signature(function, eval_str=True)
         except NameError:  # an annotation that is known to type checkers alone
             signature = inspect.signature(function)
-        self.methods[name] = Method(
-            name, function, signature, durable, streamed, with_request, action
-        )
+        self.methods[name] = Method(name, function, signature, **settings)
         return function
 
     def error(self, kind: type[BaseException], name: str | None = None) -> type[BaseException]:

@@ -482,7 +482,6 @@ class Proposal:
         required: without these there is no session.
         optional: client: used if the server wants them too; server: suggested to every client.
         known: what may be agreed to at all.
-        accepted: client: names to use when the server suggests them, though not offered.
 
     ValueError for an extension that is not known, is offered twice or has bad properties, and for
     what cannot be written.
@@ -492,7 +491,6 @@ class Proposal:
     required: tuple[Offer, ...] = ()
     optional: tuple[Offer, ...] = ()
     known: ExtensionSet = field(default_factory=lambda: STANDARD)
-    accepted: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         offered = set()
@@ -528,15 +526,10 @@ def _by_extension(offers: Iterable[Offer], known: ExtensionSet, limits: Limits) 
     return found
 
 
-def _check_major(major: int) -> None:
-    if major < MAJOR:
-        raise Disagreement(UNSUPPORTED_VERSION, f"{major}; this side speaks {MAJOR}.{MINOR}")
-
-
-def _check_lowest(major: int) -> None:
+def _check_major(major: int, first: bool = False) -> None:
     """After one side has said 1, nothing but 1 is the lower of the two (``MM-05``)."""
-    if major != MAJOR:
-        raise Disagreement(UNSUPPORTED_VERSION, f"{major}; agreed was {MAJOR}.{MINOR}")
+    if major < MAJOR or (major > MAJOR and not first):
+        raise Disagreement(UNSUPPORTED_VERSION, f"{major}; this side speaks {MAJOR}.{MINOR}")
 
 
 def _check_required(offers: Iterable[str], known: ExtensionSet) -> None:
@@ -551,7 +544,7 @@ def answer(opening: Handshake, ours: Proposal, limits: Limits) -> Handshake:
     Optional in it is what the client offers and we know, and what we suggest by ourselves.  What
     the client requires goes without saying, unless we have another number in mind for it.
     """
-    _check_major(opening.major)
+    _check_major(opening.major, first=True)
     known = ours.known
     theirs = _by_extension(opening.offers, known, limits)
     required_by_them = _by_extension(opening.required, known, limits)
@@ -579,29 +572,24 @@ def answer(opening: Handshake, ours: Proposal, limits: Limits) -> Handshake:
 
 def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
     """The client's last message to a server's answer (``MM-04`` … ``MM-07``, ``MM-20``)."""
-    _check_lowest(reply.major)
+    _check_major(reply.major)
     known = ours.known
     theirs = _by_extension(reply.offers, known, limits)
     required_by_them = _by_extension(reply.required, known, limits)
     _check_required(required_by_them, known)
     own_required = _by_extension(ours.required, known, limits)
     own_optional = _by_extension(ours.optional, known, limits)
-    wanted = {*own_optional, *(known[name].name for name in ours.accepted if name in known)}
 
     def settled(name: str) -> Offer:
-        own = own_required.get(name) or own_optional.get(name)
-        offer = theirs.get(name)
-        properties = known[name].agree(
-            {} if own is None else own.properties,
-            None if offer is None else offer.properties,
-            limits,
-        )
-        spelled = offer if offer is not None else own
+        own, offer = own_required.get(name) or own_optional.get(name), theirs.get(name)
+        spelled = offer or own
         assert spelled is not None
-        return Offer(spelled.name, properties)
+        mine = {} if own is None else own.properties
+        said = None if offer is None else offer.properties
+        return Offer(spelled.name, known[name].agree(mine, said, limits))
 
     required = dict.fromkeys((*own_required, *required_by_them))
-    optional = [name for name in theirs if name in wanted and name not in required]
+    optional = [name for name in theirs if name in own_optional and name not in required]
     if BatchAck.name in (*required, *optional) and Ack.name in optional:
         optional.remove(Ack.name)  # batch-ack would be used anyway (MM-20)
     last = Handshake(
@@ -635,7 +623,7 @@ def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits)
     Every extension that either side requires must be in it, and nothing beyond what the client
     required and the server answered.
     """
-    _check_lowest(last.major)
+    _check_major(last.major)
     required, allowed = asked
     final = _by_extension(last.offers, ours.known, limits)
     for name in required:
