@@ -31,6 +31,11 @@ CROWD: Final = 20
 """Shares are divided by this then, so that all that is added still is half a limit."""
 
 
+def text_bytes(text: str) -> int:
+    """Return what a text occupies: for one character beyond ASCII all can have four bytes each."""
+    return len(text) if text.isascii() else getsizeof(text)
+
+
 def table_bytes(texts: Mapping[str, str]) -> int:
     """Return what a table of texts occupies: it may be sixty times what came over the wire."""
     nbytes = sum(map(getsizeof, texts)) + sum(map(getsizeof, texts.values()))

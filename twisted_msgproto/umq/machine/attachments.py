@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from sys import getsizeof
 from typing import Any, Final
 
-from ...core.session_memory import SESSION_WEIGHT_BYTES
+from ...core.session_memory import SESSION_WEIGHT_BYTES, text_bytes
 from ..terms import (
     Attachment,
     AttachmentArrived,
@@ -196,11 +195,6 @@ class Slot:
 
 ATTACHMENT_BYTES: Final = 48
 """An attachment that is kept needs this much beside its bytes: thousands may be empty."""
-
-
-def text_bytes(text: str) -> int:
-    """Return what a text occupies: for one character beyond ASCII all can have four bytes each."""
-    return len(text) if text.isascii() else getsizeof(text)
 
 
 def attachments_bytes(attachments: Iterable[Attachment]) -> int:

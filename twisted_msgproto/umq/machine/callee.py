@@ -12,7 +12,13 @@ from ...core.deadlines import Deadlines
 from ...core.errors import LimitExceeded, shown
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
-from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, MemoryShare, SessionMemory
+from ...core.session_memory import (
+    SESSION_LIMIT,
+    SESSION_WEIGHT_BYTES,
+    MemoryShare,
+    SessionMemory,
+    text_bytes,
+)
 from .. import wire
 from ..terms import (
     FILL_SECONDS,
@@ -57,7 +63,6 @@ from .attachments import (
     Slot,
     attachments_bytes,
     event_bytes,
-    text_bytes,
 )
 
 FAILURE_CHARACTERS: Final = 1024

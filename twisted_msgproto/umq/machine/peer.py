@@ -11,7 +11,7 @@ from ...core.deadlines import Pending
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import State
-from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
+from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory, text_bytes
 from .. import wire
 from ..terms import (
     CLOSING_SECONDS,
@@ -57,7 +57,6 @@ from .attachments import (
     PeerAttribute,
     Slot,
     attachments_bytes,
-    text_bytes,
 )
 from .callee import Action, Callee
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
-from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory
+from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory, text_bytes
 from ..terms import (
     CLIENT,
     HELLO_ATTACHMENTS,
@@ -31,7 +31,7 @@ from ..terms import (
     WelcomeSent,
 )
 from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
-from .attachments import Filled, Slot, attachments_bytes, text_bytes
+from .attachments import Filled, Slot, attachments_bytes
 from .peer import ACTIONS, Peer
 
 UNDECIDED: Final = "undecided"

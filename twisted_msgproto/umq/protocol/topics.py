@@ -12,9 +12,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded
-from ...core.session_memory import SESSION_WEIGHT_BYTES
+from ...core.session_memory import SESSION_WEIGHT_BYTES, text_bytes
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
-from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachments_bytes, text_bytes
+from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachments_bytes
 from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
 from ..wire import base36
 from .calls import UNSENT, NoSuchMethod, Reply, Stored, Update
