@@ -77,8 +77,8 @@ class MessagesReceived:
     """Originals that arrived, in columns (``SA-14`` … ``SA-19``).
 
     ``kind`` is ``request`` (each is to be answered with ``answer``, ``fail`` or ``acknowledge``) or
-    ``send-only`` (say ``settle(count)`` when they are dealt with).  ``truncated`` is None if no
-    message was cut (``SA-22``).  ``nbytes`` are those of the bodies; ``weight`` is what ids and
+    ``send-only`` (say ``settle(count)`` when they are dealt with).  ``truncated``: which were cut
+    (``SA-22``).  ``nbytes`` are those of the bodies; ``weight`` is what ids and
     headers count beside.  ``position`` is for ``made_safe`` and ``not_safe``.
     """
 
@@ -86,7 +86,7 @@ class MessagesReceived:
     ids: list[str]
     fields: list[Mapping[str, str]]
     bodies: list[bytes]
-    truncated: list[bool] | None
+    truncated: list[bool]
     nbytes: int
     weight: int = field(default=0, compare=False)
     position: int = field(default=0, compare=False)
@@ -109,7 +109,7 @@ class ResponsesReceived:
     waiters: list[object]
     fields: list[Mapping[str, str]]
     bodies: list[bytes]
-    truncated: list[bool] | None
+    truncated: list[bool]
 
 
 @dataclass(slots=True)
@@ -393,4 +393,3 @@ class Counters:
     abandoned_messages: int = 0
     truncated_messages: int = 0
     unknown_responses: int = 0
-    odd_expiries: int = 0

@@ -256,7 +256,10 @@ class Listener(Speaker[S]):
         nbytes = sum(map(len, bodies))
         weight += len(ids) * (len(self._request_prefix) + len(BLANK))
         events.append(
-            MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, nbytes, weight)
+            MessagesReceived(
+                *(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, [False] * len(ids)),
+                *(nbytes, weight),
+            )
         )
         return True
 
@@ -564,12 +567,9 @@ class Listener(Speaker[S]):
         kind = SEND_ONLY if incoming.send_only else REQUEST
         last = events[-1] if events else None
         if type(last) is not MessagesReceived or last.kind != kind:
-            last = MessagesReceived(kind, [], [], [], None, 0)
+            last = MessagesReceived(kind, [], [], [], [], 0)
             events.append(last)
-        if truncated and last.truncated is None:
-            last.truncated = [False] * len(last.ids)
-        if last.truncated is not None:
-            last.truncated.append(truncated)
+        last.truncated.append(truncated)
         last.ids.append(id)
         last.fields.append(incoming.fields)
         last.bodies.append(body)
@@ -587,12 +587,9 @@ class Listener(Speaker[S]):
         self.counters.responses += 1
         last = events[-1] if events else None
         if type(last) is not ResponsesReceived:
-            last = ResponsesReceived([], [], [], [], None)
+            last = ResponsesReceived([], [], [], [], [])
             events.append(last)
-        if truncated and last.truncated is None:
-            last.truncated = [False] * len(last.ids)
-        if last.truncated is not None:
-            last.truncated.append(truncated)
+        last.truncated.append(truncated)
         last.ids.append(id)
         last.waiters.append(waiter)
         last.fields.append(fields)

@@ -300,7 +300,7 @@ class Server(Side[Serving]):
         if self.peer_bytes is not None:  # a client that says so knows what is meant
             own[MESSAGE_BYTES] = str(self.message_bytes)
         lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
-        head = wire.encode_head("CONNECTED", own)[:-2] + lines.encode() + wire.CRLF
+        head = wire.encode_head("CONNECTED", own, lines)
         self._machine.step(Accepted)
         self._out.append(head + END_OF_EMPTY)
         self._enter_session(session_id, self._announced)
@@ -382,7 +382,7 @@ class Client(Side[Connecting]):
             own[FRAMING] = LENGTH
         own[MESSAGE_BYTES] = str(self.message_bytes)
         lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
-        head = wire.encode_head("CONNECT", own)[:-2] + lines.encode() + wire.CRLF
+        head = wire.encode_head("CONNECT", own, lines)
         self._machine.step(ConnectSent)
         self._out.append(head + END_OF_EMPTY)
         self.deadlines.set("connect", now + self._connect_seconds)
@@ -420,7 +420,6 @@ class Client(Side[Connecting]):
             return
         date = headers.get(SESSION_EXPIRY)
         self.expires = None if date is None else _read_date(date)
-        self.counters.odd_expiries += date is not None and self.expires is None
         self.deadlines.clear("connect")
         self._learn(headers)
         self._enter_session(session_id, not self._framed and headers.get(FRAMING) == LENGTH)

@@ -395,7 +395,7 @@ class SabcLink(SessionLink):
             event.fields,
             event.bodies,
             None,  # no attachments
-            event.truncated,
+            event.truncated if True in event.truncated else None,
             weight=event.weight,
         )
         self.deliver(batch, event.position)
@@ -513,8 +513,7 @@ class SabcLink(SessionLink):
     # ── answers in ──────────────────────────────────────────────────────────────────────────────
 
     def _answered(self, event: ResponsesReceived) -> None:
-        truncated = event.truncated or [False] * len(event.ids)
-        columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
+        columns = zip(event.waiters, event.bodies, event.fields, event.truncated, strict=True)
         for waiter, body, headers, cut in columns:
             self.release(waiter).done(Response(body, headers, cut))
 

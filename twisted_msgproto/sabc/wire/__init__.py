@@ -172,13 +172,13 @@ def header_line(key: str, value: str) -> str:
     return f"{key}::{value}"
 
 
-def encode_head(command: str, headers: Mapping[str, str]) -> bytes:
-    """Return command, headers and the blank line as bytes.
+def encode_head(command: str, headers: Mapping[str, str], more: str = "") -> bytes:
+    """Return command, headers and the blank line as bytes; ``more``: lines that were made before.
 
     Raises ValueError as :func:`header_line` does, and for text that UTF-8 cannot carry.
     """
     lines = [header_line(key, value) for key, value in headers.items()]
-    return "\r\n".join([command, *lines, "", ""]).encode()
+    return "\r\n".join([command, *lines, f"{more}\r\n"]).encode()
 
 
 def ends_early(body: bytes) -> bool:

@@ -171,7 +171,7 @@ class Decoder:
         self._scan = 0  # where the search for an end mark goes on
         self._end = (False, 0)  # the end found behind the last part: final, bytes
         # the search for the next frame of this session
-        self._session_line = b""
+        self._session_line = b""  # with the id; empty: no next frame is looked for
         self._session_scan = 0  # where the search for the session's id goes on
         self._run = -1  # the line with the id, while its header block is examined
         self._run_lines = 0  # examined lines from there on
@@ -415,12 +415,11 @@ class Decoder:
             self._empty = not self._remaining
             self._read = self._read_length
         else:
-            self._scan = self._start
+            self._scan = self._session_scan = self._start
             self._read = self._read_mark
+            self._session_line = b""
             if kind is Message and headers.get(MSG_MORE) == YES and self.session_id is not None:
-                self._read = self._read_mark_or_frame
                 self._session_line = f"{SESSION_ID}::{self.session_id}".encode()
-                self._session_scan = self._start
                 self._run = -1
         return self._read()
 
@@ -481,25 +480,15 @@ class Decoder:
         if size:
             return self._close(start, True, size)
         found, after = lines.end_in(buffer, self._scan)
-        if found >= 0:
-            return self._close(found, True, after - found)
-        self._scan = max(start, len(buffer) - 4)
-        return self._open(len(buffer) - start - 4)
-
-    def _read_mark_or_frame(self) -> Piece | None:
-        lines, buffer, start = self._lines, self._buffer, self._start
-        size = lines.end_at_start(buffer, start) if self._fresh else 0
-        if size:
-            return self._close(start, True, size)
-        found, after = lines.end_in(buffer, self._scan)
         if found < 0:
             self._scan = max(start, len(buffer) - 4)
-        frame = self._find_frame(start, found if found >= 0 else len(buffer))
-        if frame >= 0:
-            return self._close(frame, False, 0)
+        if self._session_line:
+            frame = self._find_frame(start, found if found >= 0 else len(buffer))
+            if frame >= 0:
+                return self._close(frame, False, 0)
         if found >= 0:
             return self._close(found, True, after - found)
-        return self._open(len(buffer) - start - self._hold)
+        return self._open(len(buffer) - start - (self._hold if self._session_line else 4))
 
     def _find_frame(self, floor: int, ceiling: int) -> int:
         """Return where between ``floor`` and ``ceiling`` the next frame of this session begins, or
