@@ -487,7 +487,7 @@ def address_of(address: Any, description: str) -> str:
 def over_websocket(address: str) -> str:
     """Return the WebSocket address of a client's endpoint string."""
     kind, _, rest = address.partition(":")
-    scheme = {"tcp": "ws", "tls": "wss"}.get(kind)
+    scheme = {"tcp": "ws", "ssl": "wss", "tls": "wss", "mtls": "wss"}.get(kind)
     return f"{scheme}://{rest}/" if scheme else address
 
 

@@ -123,36 +123,27 @@ def _shown(answer: Response) -> dict[str, Any]:
         return shown | {"body": text}
 
 
-class Receiver(SabcClient):
-    show: Callable[[Message], None]
-    ended: Deferred[None]
-
-    def requestReceived(self, message: Message) -> Any:
-        self.show(message)
-
-    def messageReceived(self, message: Message) -> Any:
-        self.show(message)
-
-    def errorReceived(self, error: ErrorReceived) -> None:
-        if not self.ended.called:
-            text = error.body.decode("utf-8", "replace") or "it does not say which"
-            self.ended.errback(Refused(f"the server reports an error: {text}", error.code))
-
-    def sessionLost(self, reason: Failure) -> None:
-        if not self.ended.called:
-            self.ended.callback(None)
-
-
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
     """Show requests and send-only messages of the server until the session ends."""
     ended: Deferred[None] = Deferred()
 
-    class Showing(Receiver):
-        pass
+    class Receiver(SabcClient):
+        def requestReceived(self, message: Message) -> None:
+            show(message)
 
-    Showing.show = staticmethod(show)
-    Showing.ended = ended
-    session = await _connected(reactor, options, Showing)
+        def messageReceived(self, message: Message) -> None:
+            show(message)
+
+        def errorReceived(self, error: ErrorReceived) -> None:
+            if not ended.called:
+                text = error.body.decode("utf-8", "replace") or "it does not say which"
+                ended.errback(Refused(f"the server reports an error: {text}", error.code))
+
+        def sessionLost(self, reason: Failure) -> None:
+            if not ended.called:
+                ended.callback(None)
+
+    session = await _connected(reactor, options, Receiver)
     if options.follow is not None:
         options.follow(session.link.arrivedAt)
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
 from twisted.application.service import IService, MultiService
@@ -11,14 +9,13 @@ from twisted.application.service import IService, MultiService
 from ..core.limits import Limit
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, announce, standalone
+from ..net.lifetimes import over_websocket
 from ..net.options import ServerOptions, usage_errors
 from ..net.wires.websocket import parse_origins
 from .protocol.session import LIMITS, PROTOCOL
 from .protocol.sides import SabcServerFactory
 
 DEFAULT_WEBSOCKET_ENDPOINT = "tcp:5047:interface=127.0.0.1"
-
-WEBSOCKET_SCHEMES = {"tcp": "ws", "ssl": "wss", "tls": "wss", "mtls": "wss"}
 
 
 class Options(AuthenticationOptions):
@@ -72,13 +69,8 @@ class Options(AuthenticationOptions):
             self["endpoints"] = []  # not the default one, either
 
 
-def websocket_address(announced: Callable[[str, str], None], name: str, address: str) -> None:
-    """Announce ``tcp:HOST:PORT`` as ``ws://HOST:PORT``, which clients can be given; TLS as
-    ``wss:``.
-    """
-    kind, _, rest = address.partition(":")
-    scheme = WEBSOCKET_SCHEMES.get(kind)
-    announced(name, address if scheme is None else f"{scheme}://{rest}")
+def announce_websocket(name: str, address: str) -> None:
+    announce(name, over_websocket(address).removesuffix("/"))
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
@@ -92,13 +84,13 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
     both: Any = MultiService()
     streams: Any = ListeningService(gateway.reactor, factory, options["endpoints"])
     streams.setServiceParent(both)
-    over_websocket = factory.webSocketFactory(options["origins"])
-    over_websocket.reusePort = factory.reusePort
+    carried = factory.webSocketFactory(options["origins"])
+    carried.reusePort = factory.reusePort
     sockets: Any = ListeningService(
         gateway.reactor,
-        over_websocket,
+        carried,
         options["websockets"],
-        partial(websocket_address, announce),
+        announce_websocket,
     )
     sockets.setServiceParent(both)
     service: IService = both
