@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from select import select
 from socket import create_server
 from typing import Any
@@ -274,6 +275,26 @@ class Ends(MtlCase):
             await client.writer(["a"])
             del lingers[:]
         self.assertTrue(lingers and all(lingers), "what a peer can still have is sent")
+
+    @run
+    async def test_a_client_s_end_does_not_wait_in_the_reactor(self) -> None:
+        """RD-22, MT-28: it waits for what a server has not read, at most half a second."""
+        ended: list[threading.Thread] = []
+        term = zmq.Context.term
+
+        def noted(context: Any) -> None:
+            ended.append(threading.current_thread())
+            term(context)
+
+        self.patch(zmq.Context, "term", noted)
+        async with (
+            serve("tcp://127.0.0.1:0") as server,
+            connect(server.addresses[0], profile="queue") as client,
+        ):
+            await client.writer(["a"])
+        await until(lambda: len(ended) == 2)
+        mine = [thread is threading.main_thread() for thread in ended]
+        self.assertEqual(sorted(mine), [False, True], "the server's ports are free afterwards")
 
 
 class Peers(MtlCase):

@@ -414,8 +414,10 @@ class Sockets:
         self.connections: Connections = Connections()
         self._numbers = count()
         self._every = EveryUnfinished(reactor)
+        self._listens = False
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
+        self._listens = True
         return self._router(
             self._factory, received, bounds, connections=self.connections, **options
         )
@@ -508,8 +510,13 @@ class Sockets:
         return prepare
 
     def shutdown(self) -> None:
-        if self._factory.context is not None:
-            for connection in list(self._factory.connections):
-                if connection.monitor is not None:
-                    connection.shutdown()
-            self._factory.shutdown()
+        context, self._factory.context = self._factory.context, None
+        if context is None:
+            return
+        for connection in sorted(self._factory.connections, key=lambda one: one.monitor is None):
+            connection.shutdown()
+        if self._listens:
+            context.term()  # afterwards others can listen there
+        else:
+            # It waits for what the server has not read yet, and the reactor's end for it.
+            self._factory.reactor.callInThread(context.term)
