@@ -69,7 +69,8 @@ class BrokerWorld:
         # Sizes that only long backlogs reach otherwise.
         self.sizes = {
             (store, "READ_MESSAGES"): choice((2, 5, 512)),
-            (machine, "SERVED_MAX"): choice((1, 3, 512)),
+            (machine, "SERVED_MAX"): (served := choice((1, 3, 512))),
+            (delivery_plan, "SERVED_MAX"): served,
             (delivery_plan, "SHARED_MAX"): choice((1, 16)),
             (message_table, "CHUNK"): choice((1, 3, 4096)),
         }

@@ -47,18 +47,6 @@ def test_no_messages_make_no_queue() -> None:
     assert (one.store.take_events(), list(one.store.peek(ORDERS, 10))) == ([], [])
 
 
-def test_who_has_not_subscribed_holds_nothing_and_what_it_says_is_counted() -> None:
-    one = broker()
-    one.publish(ORDERS, queued_all(range(3)), NOW)
-    stranger = Reader()
-    one.ready(stranger)
-    one.settle(stranger, [0])
-    one.reject(stranger, [0, 1], requeue=True)
-    one.reject(stranger, [2], requeue=False)
-    assert one.store.counters.strays == 4
-    assert [row.message_id for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
-
-
 def test_who_has_not_subscribed_to_a_queue_cannot_unsubscribe_from_it() -> None:
     one = broker()
     reader = subscribed(one, OTHERS)
@@ -88,16 +76,6 @@ def test_a_consumer_that_goes_while_it_fails_is_lost_once() -> None:
     one.go_on()
     assert (one.store.counters.failed_consumers, len(reader.failures)) == (1, 1)
     assert [row.message_id for row in one.store.peek(ORDERS, 10)] == [0, 1, 2]
-
-
-def test_one_that_cannot_take_its_messages_does_not_keep_others_from_theirs_BK_02() -> None:
-    one = broker()
-    failing, good = subscribed(one, window=1), subscribed(one, window=2)
-    failing.raises = lambda messages: True
-    one.publish(ORDERS, queued_all(range(2)), NOW)
-    good.settle(one)
-    assert sorted(good.message_ids) == [0, 1]
-    assert len(failing.failures) == 1
 
 
 def test_the_oldest_is_purged_first_whether_somebody_may_want_it_or_not() -> None:
@@ -244,21 +222,6 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
         "bytes": QUEUED_MESSAGE_BYTES + 4,
         "memory_bytes": QUEUED_MESSAGE_BYTES + 4,
     }
-
-
-def test_what_waited_behind_messages_that_were_moved_is_delivered() -> None:
-    one = broker()
-    evens, odds = Reader(), Reader(window=1)
-    one.subscribe(evens, ORDERS, NOW, lambda message: message.message_id % 2 == 0)
-    one.subscribe(odds, ORDERS, NOW, lambda message: message.message_id % 2 == 1)
-    one.publish(ORDERS, queued_all(range(6)), NOW)
-    assert (evens.message_ids, odds.message_ids) == ([0, 2], [1])
-    assert one.store.requeue(ORDERS, OTHERS, 1, NOW) == 1
-    assert (evens.message_ids, odds.message_ids) == ([0, 2, 4], [1])
-    assert [[row.message_id for row in one.store.peek(name, 9)] for name in (ORDERS, OTHERS)] == [
-        [5],
-        [3],
-    ]
 
 
 DISTANCE_MAX = 2**32 - 1

@@ -19,8 +19,6 @@ from tests.core.broker.world import (
     NOW,
     ORDERS,
     OTHERS,
-    QUEUED,
-    MessageState,
     Reader,
     broker,
     queued_all,
@@ -169,13 +167,6 @@ def test_a_value_as_the_column_fields_has_it(value: Any, text: str) -> None:
     assert as_text(value) == text
 
 
-def test_every_state_of_a_message_has_a_row_and_what_is_done_stays_so() -> None:
-    assert set(QUEUED) == set(MessageState)
-    assert QUEUED[MessageState.DONE] == {}
-    reached = {state for row in QUEUED.values() for state in row.values()}
-    assert reached == set(MessageState)
-
-
 names = st.binary(max_size=40).map(lambda nbytes: nbytes.decode("utf-8", "surrogateescape"))
 
 
@@ -211,9 +202,3 @@ def test_what_is_no_envelope_is_refused(octets: bytes) -> None:
 def test_a_name_that_is_too_long_is_the_caller_s_error() -> None:
     with pytest.raises(ValueError, match="too long"):
         head("mtl", QueueName("", "n" * 65_536))
-
-
-def test_a_queue_without_a_name_has_the_shortest_envelope() -> None:
-    shortest = head("", QueueName("", ""))
-    assert head_of(shortest) == shortest
-    assert opened(shortest) == Opened("", QueueName("", ""), b"")
