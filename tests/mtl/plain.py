@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import socket
 import struct
@@ -82,10 +81,6 @@ class Plain:
     def open(self, host: str = "test-env") -> tuple[str, dict[str, Any]]:
         protocol = {"name": "MTL", "version": 1}
         return self.ask("Connection.Open", protocol=protocol, virtual_host=host)
-
-    def plain(self, user: str, password: str) -> tuple[str, dict[str, Any]]:
-        response = base64.b64encode(f"\0{user}\0{password}".encode()).decode()
-        return self.ask("Connection.Authorize", mechanism="PLAIN", response=response)
 
     def ready(self, profile: str) -> Plain:
         assert self.open()[0] == "201"
@@ -169,9 +164,6 @@ class Flow:
     def confirm(self, sequence: int, multiple: bool = False) -> None:
         self.send(CONFIRM, struct.pack(">Q?", sequence, multiple))
 
-    def reject(self, sequence: int, multiple: bool = False, recycle: bool = False) -> None:
-        self.send(REJECT, struct.pack(">Q??", sequence, multiple, recycle))
-
     def confirmed(self, sequence: int) -> None:
         """Wait until ``sequence`` is confirmed, by itself or by a multiple Confirm."""
         while True:
@@ -219,11 +211,9 @@ def let_in(address: str) -> bool:
             return stream.read(64 + 2 + 6).endswith(b"\x05READY")
 
 
-def dealer_from(client: Plain, source: str, address: str, identity: bytes = b"") -> Any:
+def dealer_from(client: Plain, source: str, address: str) -> Any:
     """A socket which connects from this address of this machine."""
     dealer = client.context.socket(zmq.DEALER)
-    dealer.set(zmq.RCVTIMEO, 20_000)
-    if identity:
-        dealer.set(zmq.IDENTITY, identity)
+    dealer.set(zmq.RCVTIMEO, PATIENCE_MS)
     dealer.connect(f"tcp://{source}:0;{address}")
     return dealer

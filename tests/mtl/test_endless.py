@@ -193,9 +193,6 @@ def test_endless_peers_take_no_more_than_twice_what_the_process_may_hold(
 
 HELD = 128 << 20
 
-RISE_MOST = 1 << 30
-"""Without an end to what is held it is the machine's memory."""
-
 
 def frames_of(sizes: list[int]) -> Iterator[list[bytes]]:
     for size in sizes:
@@ -371,9 +368,6 @@ class Servers(MtlCase):
 CONTENT = 8 * MIB
 PEER = 64 * MIB
 UNSAFE = 16 * MIB
-UNREAD = 16 * MIB
-"""What waits for a peer outside libzmq (``Bounds.unread_bytes``)."""
-
 UNDER_WAY = 6 * CONTENT
 """Contents which libzmq reads or writes just now, and those which a turn has in its hands."""
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.mtl.broker import (
     FULL,
-    NONE,
     OPEN,
     Arrival,
     Broker,
@@ -487,16 +486,6 @@ def test_on_one_socket_control_and_data_share_an_identity__MT_12() -> None:
     # What came before the session's end is content still.
     kinds = [type(event).__name__ for event in events]
     assert kinds == ["ContentReceived", "SessionEnded", "SessionOpened", "SessionEstablished"]
-
-
-def test_where_a_lease_names_no_resource_each_one_is_asked_for__MT_18() -> None:
-    broker = Broker(may=lambda session, reads, resource: resource == "a")
-    peer = broker.flow("Writer", [])
-    got = broker.command(peer, *contents(1, resource="b"))
-    assert got == [data.Reject(1)]
-    assert broker.command(peer, *contents(2, resource="a")) == []  # until it is safe
-    peer = broker.flow("Writer", [], NONE)
-    assert broker.command(peer, *contents(2, resource="b")) == [data.Response(2, 403)]
 
 
 @pytest.mark.parametrize("reading", [True, False])
