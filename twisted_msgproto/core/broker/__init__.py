@@ -4,7 +4,6 @@ from .machine import TURN_STEPS, Broker
 from .terms import (
     AGE,
     DEAD,
-    DEAD_LETTER,
     FULL,
     LIMITS,
     QUEUED_MESSAGE_BYTES,
@@ -33,7 +32,6 @@ from .terms import (
 __all__ = [
     "AGE",
     "DEAD",
-    "DEAD_LETTER",
     "FULL",
     "LIMITS",
     "QUEUED_MESSAGE_BYTES",

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -68,8 +69,9 @@ class BrokerPersistence:
         self._clock = clock
         self._brokers: dict[str, KeptBroker] = {}  # by their spaces
         self._found: dict[QueueName, Waiting] = {}
-        self._timer: Any = None
-        self._tending: Deferred[None] | None = None
+        self._tending = LoopingCall(self._tend)
+        self._tending.clock = clock
+        self._tended: Deferred[Any] = succeed(None)
         self._closed: Deferred[None] | None = None
         self.state: BrokerState | None = None
 
@@ -119,7 +121,7 @@ class BrokerPersistence:
                     count=count,
                     space=space,
                 )
-        self._rest()
+        self._tended = self._tending.start(TEND_SECONDS, now=False)
 
     def _server(self, name: QueueName) -> KeptBroker | None:
         space, brokers = name.space, self._brokers
@@ -138,19 +140,9 @@ class BrokerPersistence:
         reactor = self._sink.reactor
         return deferToThreadPool(reactor, reactor.getThreadPool(), work, *arguments)
 
-    def _rest(self) -> None:
-        self._timer = self._clock.callLater(TEND_SECONDS, self._tend)
-
-    def _tend(self) -> None:
-        self._timer = None
+    def _tend(self) -> Deferred[Any]:
         assert self.state is not None
-        self._tending = self._in_thread(self.state.tend)
-        self._tending.addErrback(self._failed).addCallback(self._tended)
-
-    def _tended(self, result: object) -> None:
-        self._tending = None
-        if self._closed is None:
-            self._rest()
+        return self._in_thread(self.state.tend).addErrback(self._failed)
 
     def close(self) -> Deferred[None]:
         """Write the last settlements; fires when they are on disk.
@@ -159,10 +151,9 @@ class BrokerPersistence:
         """
         if self._closed is None:
             self._closed = Deferred()
-            if self._timer is not None:
-                self._timer.cancel()
-            before: Deferred[Any] = succeed(None) if self._tending is None else self._tending
-            before.addCallback(lambda _: self._close_state()).chainDeferred(self._closed)
+            if self._tending.running:
+                self._tending.stop()
+            self._tended.addCallback(lambda _: self._close_state()).chainDeferred(self._closed)
         closed: Deferred[None] = Deferred()
         self._closed.addCallback(lambda result: closed.callback(None))
         return closed
