@@ -189,6 +189,9 @@ class FlowLink(Link):
     def connectionCounters(self) -> Mapping[str, int]:
         return self.machine.counters
 
+    def takenAt(self, now: float) -> float:
+        return self.wire.takenAt(now)
+
     def leasing(self, number: int) -> Deferred[Any]:
         assert self._opening is not None
         self.number = number
