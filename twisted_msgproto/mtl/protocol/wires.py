@@ -99,8 +99,6 @@ class DealerWire(Wire):
     def getPeer(self) -> IAddress:
         return self._address
 
-    getHost = getPeer
-
     def established(self) -> None:
         """The session stands; nothing changes here."""
 
