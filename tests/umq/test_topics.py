@@ -1,10 +1,7 @@
 """Topics on Twisted: those who read them, those who do not, their ends, and their coming back."""
 
-from io import BytesIO
-
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, succeed
 from twisted.internet.task import Clock
-from twisted.protocols.basic import FileSender
 
 from tests.umq.pairs import Echo, Pairs, coming_back
 from twisted_msgproto.core.errors import (
@@ -166,6 +163,7 @@ class Topics(Pairs):
         topic = both.server.topic
         both.cut()
         self.assertEqual(both.server.reason, ["lost"])
+        self.assertRaises(ValueError, topic.registerProducer, None, False)
         stopped = []
         topic.registerProducer(
             type("P", (), {"stopProducing": lambda self: stopped.append(1)})(), True
@@ -424,54 +422,6 @@ class Iteration(Pairs):
         both.pump()
         for _, end in consumers:
             self.assertIsNone(self.successResultOf(end))
-
-
-class PullProducers(Pairs):
-    def topic(self, **options):
-        both = self.pair(**options)
-        updates = []
-        both.client.subscribe(lambda id: f"topic {id}", lambda u: updates.append(u.payload))
-        both.pump()
-        return both, both.server.topic, updates
-
-    def test_one_is_not_asked_while_the_subscriber_does_not_read__HO_08(self):
-        both, topic, updates = self.topic(full=100)
-        octets = b"0123456789" * 100
-        sender = FileSender()
-        sender.CHUNK_SIZE = 10
-        both.deaf.add("client")
-        sent = sender.beginFileTransfer(BytesIO(octets), topic)
-        for _ in range(200):
-            both.advance(0)
-        self.assertTrue(topic.paused)
-        self.assertNoResult(sent)
-        self.assertEqual(updates, [])
-        both.deaf.clear()
-        for _ in range(200):
-            both.advance(0)
-        self.successResultOf(sent)
-        self.assertEqual("".join(updates), octets.decode())
-
-    def test_one_which_comes_while_the_subscriber_does_not_read_is_asked_later__HO_08(self):
-        both, topic, updates = self.topic(full=100)
-        both.deaf.add("client")
-        while not topic.paused:
-            topic.publish("x" * 50)
-        sent = FileSender().beginFileTransfer(BytesIO(b"abc"), topic)
-        both.advance(0)
-        both.deaf.clear()
-        both.advance(0)
-        both.advance(0)
-        self.successResultOf(sent)
-        self.assertEqual(updates[-1], "abc")
-
-    def test_the_end_of_the_topic_ends_the_asking__HO_08(self):
-        both, topic, updates = self.topic()
-        sent = FileSender().beginFileTransfer(BytesIO(b"abc"), topic)
-        topic.close()
-        both.advance(0)
-        self.failureResultOf(sent, Exception)
-        self.assertEqual(updates, ["abc"])
 
 
 class AlwaysRefusing(Echo):

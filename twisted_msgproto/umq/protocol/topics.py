@@ -14,6 +14,7 @@ from zope.interface import implementer
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...core.session_memory import SESSION_WEIGHT_BYTES, text_bytes
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
+from ...net.deferreds import ProducerControl
 from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachments_bytes
 from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
 from ..wire import base36
@@ -40,9 +41,7 @@ class Topic:
         self._number = number
         self._queue: deque[tuple[str, Sequence[bytes | Slot], int]] = deque()
         self._bytes = 0  # what they take
-        self._producer: Any = None
-        self._streaming = False
-        self._asking: Any = None  # the call that asks a pull producer for its next update
+        self._producers = ProducerControl()
         self._ended: list[Deferred[str]] = []
         self.id = id
         self.closed: str | None = None
@@ -66,8 +65,7 @@ class Topic:
         link.machine.check(payload, bodies)
         if not self._queue:
             self._topics.slow[self] = None
-            if self._producer is not None and self._streaming:
-                self._producer.pauseProducing()
+            self._producers.look(True)
         attached = sum(len(body) for body in bodies if isinstance(body, bytes))
         nbytes = text_bytes(payload) + attached + SESSION_WEIGHT_BYTES
         memory = link.machine.memory
@@ -102,42 +100,20 @@ class Topic:
     def write(self, data: bytes) -> None:
         """Publish an update with these UTF-8 bytes."""
         self.publish(data.decode())
-        if self._producer is not None and not self._streaming and not self.paused:
-            self._askLater()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """Pause ``producer`` while the subscriber does not read, and stop it at the end.
 
-        One that is not ``streaming`` is asked for an update (``resumeProducing``) now, and again
-        each time when the subscriber has read the one before.  Raises RuntimeError if there is one.
+        Raises RuntimeError for a second one, and ValueError for a pull producer.
         """
-        if self._producer is not None:
-            raise RuntimeError("the topic has a producer")
-        self._producer, self._streaming = producer, streaming
+        self._producers.register(producer, streaming)
         if self.closed is not None:
-            self.unregisterProducer()
-            producer.stopProducing()
-        elif not streaming:
-            if not self.paused:
-                producer.resumeProducing()
-        elif self.paused:
-            producer.pauseProducing()
+            self._producers.stop()
+        self._producers.look(self.paused)
 
     def unregisterProducer(self) -> None:
         """The producer has no more."""
-        self._producer = None
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.cancel()
-
-    def _askLater(self) -> None:
-        if self._asking is None:
-            self._asking = self._link.factory.clock.callLater(0, self._ask)
-
-    def _ask(self) -> None:
-        self._asking = None
-        if not self.paused:  # otherwise when that is over
-            self._producer.resumeProducing()
+        self._producers.unregister()
 
     # The link's side
 
@@ -155,8 +131,7 @@ class Topic:
             self._link.flush()
         if not self._queue and self.closed is None:
             self._topics.slow.pop(self, None)
-            if self._producer is not None:
-                self._producer.resumeProducing()
+            self._producers.look(False)
 
     def end(self, reason: str) -> None:
         """Nothing is published any more."""
@@ -171,10 +146,7 @@ class Topic:
             link.time()
             link.machine.close_topic(self._number)
             link.flush()
-        producer = self._producer
-        self.unregisterProducer()
-        if producer is not None:
-            producer.stopProducing()
+        self._producers.stop()
         while self._ended:
             self._ended.pop(0).callback(reason)
 
