@@ -775,20 +775,20 @@ def test_a_consumer_which_is_behind_and_does_not_move_is_named_with_what_to_do(
     clock = Clock(monkeypatch)
     monkeypatch.setattr(writer_room, "IDLE_S", 0.0)  # each group is followed by a trim
     disk, told = SimulatedDisk(), list[str]()
-    steps: list[tuple[dict[str, int], float, list[str], int]] = [
-        # what is committed, seconds that pass then, who is named, how many stand still
-        ({"dead": 0, "live": 1, "done": 1}, 60, [], 0),
-        ({"live": 2, "done": 3}, 3540, [], 0),
-        ({"live": 3, "done": 5}, 59, [], 0),
-        ({"live": 4, "done": 7}, 1, ["dead"], 1),  # an hour, and a minute since the last look
-        ({"live": 5, "done": 9}, 3600, [], 1),  # it is named once
-        ({"dead": 1, "done": 11}, 3600, ["live"], 1),
-        ({"dead": 2, "live": 6, "done": 13}, 3600, [], 0),
+    steps: list[tuple[dict[str, int], float, list[str]]] = [
+        # what is committed, seconds that pass then, who is named
+        ({"dead": 0, "live": 1, "done": 1}, 60, []),
+        ({"live": 2, "done": 3}, 3540, []),
+        ({"live": 3, "done": 5}, 59, []),
+        ({"live": 4, "done": 7}, 1, ["dead"]),  # an hour, and a minute since the last look
+        ({"live": 5, "done": 9}, 3600, []),  # it is named once
+        ({"dead": 1, "done": 11}, 3600, ["live"]),
+        ({"dead": 2, "live": 6, "done": 13}, 3600, []),
     ]
     with a_writer(disk, report=told.append) as writer:
         put(writer, batch(0))
         reader = QueueReader(DIRECTORY, disk=disk)
-        for number, (committed, seconds, named, still) in enumerate(steps, 1):
+        for number, (committed, seconds, named) in enumerate(steps, 1):
             for name, offset in committed.items():
                 reader.commit(name, offset)
             before = len(told)
@@ -796,7 +796,6 @@ def test_a_consumer_which_is_behind_and_does_not_move_is_named_with_what_to_do(
             for message in (number, 100 + number):  # the first one's look is over then
                 assert put(writer, batch(message)) == [None]
             assert [line.split("'")[1] for line in told[before:]] == named, number
-            assert writer.statistics()["consumers_standing_still"] == still, number
     assert "has not moved for 1.0 h; what it needs is kept" in told[0]
 
 
@@ -817,7 +816,6 @@ def test_a_consumer_that_rests_until_its_next_run_is_not_named__RD_21(
             for message in (number, 100 + number):
                 assert put(writer, batch(message)) == [None]
         assert [line.split("'")[1] for line in told] == ["gone"]
-        assert writer.statistics()["consumers_standing_still"] == 1
         command = re.search(r"If it is gone: msgproto (queue consumers .* --forget gone)$", told[0])
         assert command is not None
         assert cli.main(shlex.split(command[1])) == 2  # it is behind, so the next line says --yes
@@ -826,5 +824,4 @@ def test_a_consumer_that_rests_until_its_next_run_is_not_named__RD_21(
         clock.now += 3600
         for message in (5, 105):
             assert put(writer, batch(message)) == [None]
-        assert writer.statistics()["consumers_standing_still"] == 0
         assert len(told) == 1

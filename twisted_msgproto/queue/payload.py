@@ -78,15 +78,13 @@ class Encoded:
     crc: int
     envelopes: int = 0
     """Messages for a broker's queue."""
-    replaced: int = 0
-    """Texts in which bytes that are not UTF-8 became U+FFFD."""
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
-def clean(text: str) -> tuple[str, int]:
-    """Return ``text`` fit for UTF-8, and 1 if something had to become U+FFFD, else 0.
+def clean(text: str) -> str:
+    """Return ``text`` fit for UTF-8; what is not becomes U+FFFD.
 
     Bytes from the wire that are no UTF-8 come as lone surrogates (``surrogateescape``).
     """
@@ -97,40 +95,31 @@ def clean(text: str) -> tuple[str, int]:
             data = text.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             data = text.encode("utf-8", "surrogatepass")
-        return data.decode("utf-8", "replace"), 1
-    return text, 0
+        return data.decode("utf-8", "replace")
+    return text
 
 
 @lru_cache(ORIGINS_REMEMBERED)
-def _origin_text(origin: Origin) -> tuple[str, int]:
+def _origin_text(origin: Origin) -> str:
     if not (isinstance(origin[0], str) and isinstance(origin[1], str)):
         raise TypeError(f"protocol and kind are text, not {origin[:2]!r}")
-    texts: list[str | None] = []
-    replaced = 0
-    for value in origin:
-        if value is None:
-            texts.append(None)
-        elif isinstance(value, str):
-            text, changed = clean(value)
-            texts.append(text)
-            replaced += changed
-        else:
-            raise TypeError(f"text expected in {origin!r}")
-    return json.dumps(texts, ensure_ascii=False, separators=(",", ":")), replaced
+    if not all(value is None or isinstance(value, str) for value in origin):
+        raise TypeError(f"text expected in {origin!r}")
+    texts = [None if value is None else clean(value) for value in origin]
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
 
 
 TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 """Microseconds of the first and the last day that a table can be partitioned by."""
 
 
-def _runs(batches: Sequence[MessageBatch], columns: int, partial: int) -> tuple[bytes, int]:
+def _runs(batches: Sequence[MessageBatch], columns: int, partial: int) -> bytes:
     origins: dict[Origin, int] = {}
     indices = []
     for batch in batches:
         origin = (batch.protocol, batch.kind, batch.peer, batch.session, batch.client_id)
         indices.append(origins.setdefault(origin, len(origins)))
-    written = [_origin_text(origin) for origin in origins]
-    text = ("[" + ",".join([text for text, _ in written]) + "]").encode()
+    text = ("[" + ",".join(map(_origin_text, origins)) + "]").encode()
     count = len(batches)
     times = [batch.received_at for batch in batches]
     if not (min(times) >= TIME_MIN and max(times) <= TIME_MAX):
@@ -143,7 +132,7 @@ def _runs(batches: Sequence[MessageBatch], columns: int, partial: int) -> tuple[
         *indices,
     )
     padding = bytes(-(len(head) + len(text)) % ALIGNMENT)
-    return head + text + padding, sum([changed for _, changed in written])
+    return head + text + padding
 
 
 _NAMES = tuple(dict.fromkeys(name for _, name, _ in STORED))
@@ -212,35 +201,28 @@ def _column(stretches: Stretches, kind: pa.DataType) -> Buffers:
     return joined(kind, [buffers_of(some, kind) for some in stretches], [*map(len, stretches)])
 
 
-def _texts(stretches: Stretches, kind: pa.DataType) -> tuple[Buffers, int]:
+def _texts(stretches: Stretches, kind: pa.DataType) -> Buffers:
     try:
-        return _column(stretches, kind), 0
+        return _column(stretches, kind)
     except UnicodeEncodeError:
         tidy: Any = _clean_map if kind is FIELDS else clean
         values = [one for some in stretches for one in some]
-        cleaned = [(None, 0) if one is None else tidy(one) for one in values]
-        return _column([[one for one, _ in cleaned]], kind), sum([number for _, number in cleaned])
+        return _column([[None if one is None else tidy(one) for one in values]], kind)
 
 
-def _clean_map(pairs: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    row: dict[str, str] = {}
-    replaced = 0
-    for key, item in pairs.items():
-        # Cleaned keys may meet; a repeated key keeps its last value.
-        (key, changed), (item, also) = clean(key), clean(item)
-        row[key] = item
-        replaced += changed + also
-    return row, replaced
+def _clean_map(pairs: Mapping[str, str]) -> dict[str, str]:
+    # Cleaned keys may meet; a repeated key keeps its last value.
+    return {clean(key): clean(item) for key, item in pairs.items()}
 
 
-def _message_ids(stretches: Stretches) -> tuple[int, Buffers, int]:
+def _message_ids(stretches: Stretches) -> tuple[int, Buffers]:
     try:
-        return MESSAGE_ID_INTEGER, _column(stretches, TYPES[MESSAGE_ID_INTEGER]), 0
+        return MESSAGE_ID_INTEGER, _column(stretches, TYPES[MESSAGE_ID_INTEGER])
     except struct.error:
         # Text, or integers and text in one group, or integers of more than 63 bits.
         values = [one for some in stretches for one in some]
         texts = [str(value) if type(value) is int else value for value in values]
-        return MESSAGE_ID_TEXT, *_texts([texts], TEXT)
+        return MESSAGE_ID_TEXT, _texts([texts], TEXT)
 
 
 def encode(batches: Sequence[MessageBatch]) -> Encoded:
@@ -251,15 +233,15 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
     can hold.
     """
     count = sum([batch.count for batch in batches])
-    columns = replaced = envelopes = 0
+    columns = envelopes = 0
     made: list[Buffers] = []
     for name, stretches in _gathered(batches).items():
-        bit, changed = _BITS[name], 0
+        bit = _BITS[name]
         try:
             if name == "message_id":
-                bit, column, changed = _message_ids(stretches)
+                bit, column = _message_ids(stretches)
             elif bit & CLEANED:
-                column, changed = _texts(stretches, TYPES[bit])
+                column = _texts(stretches, TYPES[bit])
             else:
                 column = _column(stretches, TYPES[bit])
         except (TypeError, AttributeError, struct.error) as error:
@@ -270,10 +252,9 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
             envelopes = sum(column[0]) if column[0] else count
         columns |= bit
         made.append(column)
-        replaced += changed
     partial, block = written(columns, made)
     try:
-        runs, changed = _runs(batches, columns, partial)
+        runs = _runs(batches, columns, partial)
     except struct.error as error:
         raise TypeError(f"received_at: {error}") from error
     pieces = [runs, *block]
@@ -283,7 +264,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
         crc = crc32(piece, crc)
     if nbytes > FRAME_BYTES_MAX:
         raise LimitExceeded(f"{nbytes} bytes in one group; a frame holds {FRAME_BYTES_MAX}")
-    return Encoded(count, pieces, nbytes, len(runs), crc, envelopes, replaced + changed)
+    return Encoded(count, pieces, nbytes, len(runs), crc, envelopes)
 
 
 # -- reading --------------------------------------------------------------------------------------

@@ -202,7 +202,6 @@ class QueueWriter:
         self._groups = 0
         self._messages = 0
         self._failed_messages = 0
-        self._texts_replaced = 0
         self._stalls = 0
         self._disk_errors = 0
         self._append_us = 0
@@ -319,11 +318,8 @@ class QueueWriter:
             "stalls": self._stalls,
             "stalled": int(self.stalled is not None),
             "disk_errors": self._disk_errors,
-            "texts_replaced": self._texts_replaced,
             "damaged_messages": sum(hi - lo for lo, hi in self._log.damaged),
-            "truncated_bytes": self.recovery.truncated_bytes,
             "trimmed_segments": self._log.trimmed_segments,
-            "consumers_standing_still": len(self._watch.still),
         }
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
@@ -485,7 +481,6 @@ class QueueWriter:
             else:
                 gathered.append(entry.content)
         errors += self._encode(gathered, frames)
-        self._texts_replaced += sum(frame.replaced for frame in frames)
         return frames, list(zip(taken, errors, strict=True))
 
     @staticmethod
