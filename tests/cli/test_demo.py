@@ -6,7 +6,6 @@ import signal
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pyarrow as pa
@@ -115,37 +114,6 @@ def test_a_directory_which_cannot_be_is_one_line(tmp_path: Path) -> None:
     assert msgproto("demo", "--keep", tmp_path / "file", status=2) == (
         f"msgproto demo: cannot use {tmp_path / 'file'}: File exists\n"
     )
-
-
-def test_temporary_directories_of_earlier_demos_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
-    with demo.working_directory(None) as running, demo.working_directory(None) as ended:
-        (ended / "something").touch()
-        assert running.exists()  # its lock is held
-    with demo.working_directory(None) as new:
-        assert [path.name for path in tmp_path.iterdir()] == [new.name]
-
-
-def test_demos_that_begin_at_once_leave_each_other_a_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One clears up after the other has opened its lock, and before it has it."""
-    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
-    flock, calls = demo.fcntl.flock, []
-
-    def interrupted(lock: Any, operation: int) -> None:
-        calls.append(operation)
-        if len(calls) == 1:
-            (mine,) = tmp_path.iterdir()
-            with demo.working_directory(None):
-                assert not mine.exists()
-        flock(lock, operation)
-
-    monkeypatch.setattr(demo.fcntl, "flock", interrupted)
-    with demo.working_directory(None) as directory:
-        assert directory.is_dir()
 
 
 def test_a_process_that_fails_is_shown_with_the_end_of_its_log(

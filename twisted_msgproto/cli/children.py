@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType, TracebackType
+from typing import Any
 
 from twisted_msgproto.core.log_output import private
 
@@ -91,18 +92,9 @@ class Children:
     def __enter__(self) -> Children:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING_SIGNALS}
-        try:
+    def __exit__(self, *error: object) -> None:
+        with handled(signal.SIG_IGN):
             self.end(self.all)
-        finally:
-            for number, action in before.items():
-                signal.signal(number, action)
 
     @staticmethod
     def end(children: Sequence[Child], seconds: float = END_SECONDS) -> None:
@@ -118,36 +110,29 @@ class Children:
 
 
 @contextlib.contextmanager
+def handled(action: Any) -> Iterator[None]:
+    """Let signals that end a program have this handler during the block."""
+    before = {number: signal.signal(number, action) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """Delay signals that come during the block to its end, as KeyboardInterrupt.
 
     They are noted, not blocked: a child would inherit a mask.
     """
     came: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    before = {number: signal.signal(number, note) for number in ENDING_SIGNALS}
-    try:
+    with handled(lambda number, frame: came.append(number)):
         yield
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
     if came:
         raise KeyboardInterrupt
 
 
-@contextlib.contextmanager
-def signals_as_interrupts() -> Iterator[None]:
+def signals_as_interrupts() -> AbstractContextManager[None]:
     """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that tidying up happens."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in ENDING_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+    return handled(signal.default_int_handler)

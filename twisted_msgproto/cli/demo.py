@@ -12,10 +12,8 @@ import contextlib
 import fcntl
 import importlib.util
 import json
-import os
 import re
 import shlex
-import shutil
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_msgproto.core.disk import writing
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, escaped
@@ -95,7 +93,7 @@ class Count:
     metavar="DIR",
     type=FILE,
     help="queue, table and logs go there and stay; a second run adds to them"
-    " (default: a directory under the system's temporary one, until the next demo)",
+    " (default: a new directory under the system's temporary one)",
 )
 @flag("--keep-running", "keep gateway, bridge and live page after the report, until Ctrl-C")
 def run(arguments: SimpleNamespace) -> int:
@@ -117,48 +115,20 @@ def run(arguments: SimpleNamespace) -> int:
 @contextlib.contextmanager
 def working_directory(keep: Path | None) -> Iterator[Path]:
     """Make a directory of this demo alone; raise ConfigurationError if that is not possible."""
-    lock = None
-    while lock is None:
-        folder = keep or temporary_directory()
-        try:
-            if keep is not None:
-                keep.mkdir(parents=True, exist_ok=True)
-            lock = lock_directory(folder)
-        except OSError as error:
-            if keep is None and isinstance(error, FileNotFoundError):
-                continue  # another demo, which begins as well, took it for one that has ended
-            raise ConfigurationError(f"cannot use {folder}: {error.strerror}") from None
-        if lock is None and keep is not None:
-            raise ConfigurationError(f"another demo runs in {keep}")
-    with lock:
-        yield folder.resolve()
-
-
-def lock_directory(directory: Path) -> IO[bytes] | None:
-    """Hold ``directory`` until the result is closed; None if another process does."""
-    lock = (directory / "demo.lock").open("wb")
+    if keep is None:
+        yield Path(tempfile.mkdtemp(prefix="msgproto-demo-")).resolve()
+        return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    if not os.fstat(lock.fileno()).st_nlink:  # removed, since it was opened
-        lock.close()
-        return None
-    return lock
-
-
-def temporary_directory() -> Path:
-    prefix = f"msgproto-demo-{os.getuid()}-"
-    for old in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        if old.is_symlink() or old.stat().st_uid != os.getuid():
-            continue
-        with contextlib.suppress(OSError):
-            lock = lock_directory(old)
-            if lock is not None:  # nobody works in it
-                with lock:
-                    shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=prefix))
+        keep.mkdir(parents=True, exist_ok=True)
+        lock = (keep / "demo.lock").open("wb")
+    except OSError as error:
+        raise ConfigurationError(f"cannot use {keep}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(f"another demo runs in {keep}") from None
+        yield keep.resolve()
 
 
 def shown_protocols() -> dict[str, Registered]:
