@@ -9,12 +9,10 @@ import json
 import re
 import shlex
 import shutil
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -35,8 +33,8 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.payload import encode
 from twisted_msgproto.spark import loop as loops
-from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Maintenance, Pace
+from twisted_msgproto.spark.source_options import open_range
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import (
@@ -117,15 +115,6 @@ def test_batches_are_maintained_in_between(table: Path, queue: Path) -> None:
     seen: list[int] = []
     drain(table, [queue], pace=IN_THREE, maintenance=lambda opened: seen.append(opened.version))
     assert seen == [1, 2, 3]
-
-
-def test_a_partitioned_table_reads_back(table: Path, queue: Path) -> None:
-    Table.create(table, TABLE_SCHEMA, ["protocol", "day"])
-    drain(table, [queue])
-    exactly(table, queue)
-    rows = DeltaTable(table).to_pyarrow_table()
-    assert rows.column("protocol").unique().to_pylist() == ["lumberjack"]
-    assert pa.types.is_date(rows.schema.field("day").type)
 
 
 def test_a_batch_waits_for_the_trigger_unless_much_is_waiting(
@@ -263,21 +252,6 @@ def test_a_restart_with_nothing_new_trims_only_what_is_durable__TB_01(
     assert 5 < step < 199
 
 
-def test_killed_between_the_tasks_and_the_commit_leaves_orphans_only(
-    table: Path, queue: Path
-) -> None:
-    def dies(target: Target, tasks: Tasks) -> LandedRanges:
-        run_here(target, tasks)
-        raise Killed
-
-    with pytest.raises(Killed):
-        drain(table, [queue], runner=dies)
-    assert len(list(table.rglob("*.parquet"))) == 1
-    drain(table, [queue])
-    assert len(list(table.rglob("*.parquet"))) == 2
-    exactly(table, queue)
-
-
 # -- failures --------------------------------------------------------------------------------------
 
 
@@ -407,17 +381,11 @@ def test_a_checkpoint_which_fails_does_not_end_the_bridge(table: Path, queue: Pa
 
 
 class Faulty(OSDisk):
-    """Loses the answer of one link, and does not answer so many times."""
+    """Does not answer so many times."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loses = self.silent = 0
-
-    def link(self, old: str, new: str) -> None:
-        super().link(old, new)
-        if self.loses:
-            self.loses -= 1
-            raise OSError(5, "Input/output error", new)
+        self.silent = 0
 
     def names(self, path: str) -> list[str]:
         self._answer()
@@ -431,15 +399,6 @@ class Faulty(OSDisk):
         if self.silent:
             self.silent -= 1
             raise OSError(5, "the store does not answer")
-
-
-def test_a_commit_whose_answer_was_lost_lands_once(table: Path, queue: Path, quick: None) -> None:
-    Table.create(table, TABLE_SCHEMA)
-    disk = Faulty()
-    disk.loses = 1
-    loop = drain(Table.open_for_writing(table, disk=disk), [queue])
-    assert (disk.loses, loop.progress.batches) == (0, 1)
-    exactly(table, queue)
 
 
 def test_files_which_are_too_old_are_not_committed(
@@ -544,24 +503,6 @@ def test_what_another_bridge_has_just_committed_is_no_mark_before_it_is_durable_
     assert seen == [set(), set(), set(), {name}]
 
 
-def test_bridges_of_different_gateways_share_a_table(
-    table: Path, queue: Path, tmp_path: Path
-) -> None:
-    second = tmp_path / "second"
-    write(second, messages(0, 70))
-
-    def with_company(target: Target, tasks: Tasks) -> LandedRanges:
-        landed = run_here(target, tasks)
-        if not landed_elsewhere.is_set():
-            landed_elsewhere.set()
-            drain(table, [second])
-        return landed
-
-    landed_elsewhere = threading.Event()
-    drain(table, [queue], runner=with_company)
-    exactly(table, queue, second)
-
-
 # -- tables which were changed behind the bridge's back --------------------------------------------
 
 
@@ -640,14 +581,6 @@ def test_an_old_queue_is_landed_by_no_table_that_lacks_what_it_trimmed__TB_05(
         drain(table, [queue])
     drain(table, [queue], start_begin=True)
     assert landed_offsets(table) == {identity(queue): list(range(begin, 2700))}
-
-
-def test_compaction_and_appends_of_others_go_on(table: Path, queue: Path) -> None:
-    drain(table, [queue], pace=IN_THREE)
-    DeltaTable(table).optimize.z_order(["offset"])
-    write(queue, messages(1500, 10))
-    drain(table, [queue])
-    exactly(table, queue)
 
 
 # -- queues which are not what they were -----------------------------------------------------------

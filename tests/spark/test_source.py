@@ -462,7 +462,7 @@ def test_marks_of_many_quick_batches_are_thinned_and_never_early__TB_15(
         ({"endingOffsets": '{"a": -2}'}, "endingOffsets has -2 for queue a"),
         ({"endingTimestamp": "0"}, "endingTimestamp is for batch reads"),
         ({"releaseAfter": "10m"}, "releaseAfter needs the option consumer"),
-        ({"consumer": "c", "releaseAfter": "10"}, "releaseAfter is a duration as"),
+        ({"consumer": "c", "releaseAfter": "10 parsecs"}, "releaseAfter is a duration as"),
     ],
 )
 def test_a_wrong_option_is_one_line(options: dict[str, str], text: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.tools.disks import LOSSES, CutDisk, StepDisk
-from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
+from tests.tools.tables import RUN, TABLE_SCHEMA, age_log, data_file, land
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import delta_table
@@ -155,28 +155,6 @@ def test_a_commit_costs_the_same_after_hundreds(table: Table) -> None:
     assert set(costs[1:]) == {6}
 
 
-def test_checkpoints_keep_what_has_landed_and_the_log_behind_them_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 5)
-    monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
-    ahead = [0.0]
-    table = Table.create(tmp_path / "t", TABLE_SCHEMA, clock=lambda: time.time() + ahead[0])
-    for offset in range(1, 13):
-        land(table, "a", offset)
-        table.maintain()
-        ahead[0] += 3600
-    names = set(table.storage.log_names())
-    assert f"{0:020d}.json" not in names
-    assert "_last_checkpoint" in names
-    again = Table.open(table.location)
-    assert again.landed() == table.landed()
-    assert len(again.files()) == 12
-    delta = DeltaTable(table.location)
-    assert delta.transaction_version("msgproto:a") == 12
-    assert delta.to_pyarrow_table().num_rows == 12
-
-
 def test_a_checkpoint_alone_is_the_whole_table_for_other_programs(table: Table) -> None:
     """And it keeps what others said of the table, and which files went out of it lately."""
     for hi in (3, 6, 9):
@@ -232,15 +210,14 @@ class Cleaning:
     def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(delta_table, "CHECKPOINT_EVERY", 5)
         monkeypatch.setattr(delta_table, "CLEAN_SECONDS", 0.0)
-        self.ahead = 0.0
-        self.table = Table.open(table.location, clock=lambda: time.time() + self.ahead)
+        self.table = Table.open(table.location)
         self.landed = 0
 
-    def land(self, versions: int, seconds: float = 7 * 3600.0) -> None:
+    def land(self, versions: int) -> None:
         for _ in range(versions):
             self.landed += 1
             land(self.table, "b", self.landed)
-            self.ahead += seconds
+            age_log(self.table.location, 7 * 3600.0)
             self.table.maintain()
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from tests.spark.conftest import damage_record
 from tests.table.conftest import table_in
 from tests.tools.disks import Killed, PowerDisk
 from tests.tools.loops import drain, finish, loop_over
-from tests.tools.tables import Gateway, create_table, opened_again
+from tests.tools.tables import Gateway, check_sum, create_table, opened_again
 from twisted_msgproto.core.errors import Overtaken, QueueAway, QueueMismatch, TableError
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.table import preflight
@@ -29,7 +28,6 @@ from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.derive import Derived, derive, propose, raw_rows
 from twisted_msgproto.table.landing import DAY, Target
-from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import erase, expire
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.shape import Shape, shape_of
@@ -117,18 +115,6 @@ def go_on(raw: Table, gateway: Gateway, *, shape: Shape | None = None, name: str
 def rows_of(table: Table) -> list[dict[str, Any]]:
     delta = DeltaTable(table.location, storage_options={**table.storage.options})
     found: list[dict[str, Any]] = delta.to_pyarrow_table().sort_by("offset").to_pylist()
-    return found
-
-
-def check_sum(table: Table, gateway: Gateway) -> Any:
-    """Place − begin = rows + expired + damaged + erased + left out, and nothing is wrong."""
-    report = verify(opened_again(table), {gateway.id: gateway.reader}, every_column=True)
-    assert report.intact, list(report.findings())
-    found = report.gateways[gateway.id]
-    gone = sum(hi - lo for lo, hi in found.erased)
-    absent = found.expired_rows + found.damaged_rows + gone + found.left_out
-    assert found.landed is not None
-    assert found.landed.offset - found.begin == found.rows + absent
     return found
 
 
@@ -474,46 +460,6 @@ def cut(disk: PowerDisk, power: str, work: Callable[[PowerDisk], object]) -> boo
         if power != "kill":
             disk.cut(torn=power == "torn")
         return True
-
-
-def test_kills_in_a_row_while_a_table_is_made_grows_and_is_erased_from(
-    local: Table, a: Gateway, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    """Each of them at a random step; in the long form thirty times."""
-    fill(a, local)
-    a.put(5, day=2, body=body)
-    more = shaped(columns={**COLUMNS, "text": {"path": "n", "type": "string"}})
-    for seed in range(30 if pytestconfig.getoption("--long") else 2):
-        random, location, name = Random(seed), tmp_path / f"table-{seed}", f"{seed}"
-        gone = sorted(random.sample(range(54), 4))
-
-        def grow(disk: PowerDisk, location: Path = location) -> None:
-            table = Table.open_for_writing(location, disk=disk)
-            table.grow(list(more.schema), run=Run.new())
-            loop = loop_over(table, [a.directory])
-            loop.target = target_at(location, table, more)
-            loop.run()
-
-        works: list[Callable[[PowerDisk], object]] = [
-            lambda disk, name=name: make(local, a, name=name, disk=disk),
-            grow,
-            lambda disk, location=location, gone=gone: erase(
-                Table.open_for_writing(location, disk=disk),
-                Run.new(),
-                offsets={a.id: [(one, one + 1) for one in gone]},
-                purge=True,
-            ),
-            grow,
-        ]
-        kills = 0
-        for work in works:
-            while cut(PowerDisk(location, random.randrange(50)), random.choice(POWERS), work):
-                kills += 1
-        table = Table.open(location)
-        left = {n for n in range(54) if n not in gone and not 9 <= n < 17 and not 33 <= n < 41}
-        assert kills and {row["offset"] for row in rows_of(table)} == left, seed
-        assert "text" in table.schema.names
-        check_sum(table, a)
 
 
 def test_a_gateway_whose_queue_is_gone_is_carried_with_its_rows(

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from tests.table.conftest import table_in
 from tests.tools.disks import Unreadable
 from tests.tools.loops import drain, loop_over, run_here
-from tests.tools.tables import Gateway, counted_rows, expected_rows, opened_again
+from tests.tools.tables import Gateway, check_sum, counted_rows, expected_rows, opened_again
 from twisted_msgproto.core.errors import RewindNeeded, TableChanged, TableError
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
@@ -46,17 +46,6 @@ place = pytest.fixture(table_in, name="place")
 
 def delta(table: Table) -> DeltaTable:
     return DeltaTable(table.location, storage_options={**table.storage.options})
-
-
-def check_sum(table: Table, gateway: Gateway, erased: int) -> None:
-    """Place − begin = rows + expired + damaged + erased + left out, and nothing is wrong."""
-    report = verify(opened_again(table), {gateway.id: gateway.reader}, every_column=True)
-    found = report.gateways[gateway.id]
-    assert report.intact, list(report.findings())
-    assert sum(hi - lo for lo, hi in found.erased) == erased
-    absent = found.expired_rows + found.damaged_rows + erased + found.left_out
-    assert found.landed is not None
-    assert found.landed.offset - found.begin == found.rows + absent
 
 
 def land_on(table: Table, gateway: Gateway) -> None:

@@ -241,16 +241,6 @@ def test_a_new_table_is_empty_and_every_reader_knows_it(table: Table) -> None:
     assert delta.metadata().configuration["delta.logRetentionDuration"] == "interval 6 hours"
 
 
-def test_rows_and_how_far_they_go_are_one_version(table: Table) -> None:
-    assert land(table, "a", 10) == 1
-    again = Table.open(table.location)
-    assert again.landed() == table.landed() == {"a": Landed(10, 5, 7)}
-    assert again.files() == table.files()
-    delta = DeltaTable(table.location)
-    assert delta.transaction_version("msgproto:a") == 10
-    assert delta.to_pyarrow_table().num_rows == 10
-
-
 def test_two_rewritings_of_one_run_are_two_versions__TB_11(table: Table) -> None:
     """What the run made before is not mistaken for what it is asked for now."""
     land(table, "a", 10)
@@ -447,8 +437,6 @@ def test_a_log_is_kept_for_as_long_as_its_property_says(
         place = Landed(offset)
         for path in first.parent.iterdir():
             os.utime(path, (begin, begin))
-        newest = first.with_name(f"{table.version:020d}.json")
-        os.utime(newest, (now, now))
         table.maintain()
     assert not first.exists()
 

@@ -176,15 +176,6 @@ def test_what_went_out_in_a_version_that_no_listing_shows_yet_stays(
     assert vacuum(reopened(table, store), clock=lambda: time.time() + 25 * 3600.0).paths == []
 
 
-def test_a_version_that_is_listed_and_not_there_is_one_line(table: Table, store: Store) -> None:
-    land(table, "a", 5)
-    store.fault(f"unreadable 404 {1:020d}.json")
-    with pytest.raises(TableError, match=r"^version 1 of .* went while its log was read; try agai"):
-        reopened(table, store)
-    store.fault("none")
-    assert reopened(table, store).version == 1
-
-
 def test_a_commit_costs_the_same_after_many(table: Table, store: Store) -> None:
     costs = []
     for offset in range(1, 41):

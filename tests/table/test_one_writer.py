@@ -303,7 +303,7 @@ def older_copy_gone_on(run: Run | None, versions: int) -> Callable[[Memory], Non
 
 CHANGES: list[tuple[Callable[[Memory], object], type[Exception], str]] = [
     (lambda storage: remove(storage, 2), TableChanged, "version 2 of /table is gone"),
-    (lambda storage: remove(storage, 0, 1, 2), TableError, "/table is not a table"),
+    (lambda storage: remove(storage, 0, 1, 2), TableChanged, "version 2 of /table is gone"),
     (older_copy, TableChanged, "version 2 of /table is gone"),
     *(
         (older_copy_gone_on(run, versions), TableChanged, "version 2 of /table is gone")

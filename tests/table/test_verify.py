@@ -29,8 +29,8 @@ from tests.tools.tables import land_gateways as land
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed, SegmentLog
-from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Pace
+from twisted_msgproto.spark.source_options import open_range
 from twisted_msgproto.table import gaps
 from twisted_msgproto.table import proof as counting
 from twisted_msgproto.table.actions import DataFile
@@ -96,24 +96,6 @@ def test_rows_which_are_twice_are_found(table: Table, a: Gateway) -> None:
     assert list(report.findings()) == [f"twice: gateway {a.id} offsets 5 to 8 (3 rows)"]
 
 
-def test_rows_above_the_place_are_found(table: Table, a: Gateway) -> None:
-    a.put(19)
-    land(table, a)
-    table.replace([], [], run=RUN, landed={a.id: Landed(12)}, before=table.landed())
-    report = verify(table)
-    assert of(report, a).above == [(12, 20)]
-    assert not report.intact
-
-
-def test_a_table_which_was_set_back_to_nothing_is_not_whole(table: Table, a: Gateway) -> None:
-    a.put(19)
-    files = land(table, a)
-    table.replace(files, [], run=RUN, data_change=True)
-    report = verify(table)
-    assert of(report, a).missing == [(0, 20)]
-    assert of(report, a).intact_to == 0
-
-
 def test_a_table_which_began_later_is_whole_from_there(table: Table, a: Gateway) -> None:
     a.put(19)
     place = a.reader.place(20)
@@ -123,18 +105,6 @@ def test_a_table_which_began_later_is_whole_from_there(table: Table, a: Gateway)
     report = verify(table)
     assert report.intact
     assert (of(report, a).begin, of(report, a).intact_to) == (20, 25)
-
-
-def test_noted_damage_survives_the_log(table: Table, a: Gateway) -> None:
-    land(table, a)
-    notes = gaps.notes(gaps.DAMAGED_PREFIX, {a.id: [(1, 6)]}, table.transactions)
-    a.put(5)
-    place = a.reader.place(6)
-    table.commit([], {a.id: place}, before=table.landed(), run=RUN, notes=notes)
-    table.refresh()
-    report = verify(Table.open(table.location))
-    assert report.intact
-    assert of(report, a).damaged == [(1, 6)]
 
 
 def test_a_bridge_notes_where_a_gateway_began_and_what_was_damaged(

@@ -21,10 +21,9 @@ import pyarrow as pa
 from tests.spark.conftest import identity
 from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.spark.gateways import Gateways, Marks
-from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.landed_table import LandedTable
 from twisted_msgproto.spark.loop import Loop, Pace
-from twisted_msgproto.spark.source_options import open_queue
+from twisted_msgproto.spark.source_options import open_queue, open_range
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.delta_table import Table

@@ -23,6 +23,7 @@ from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.erased import Notes
 from twisted_msgproto.table.landing import Target, land_ranges
 from twisted_msgproto.table.plan import Range
+from twisted_msgproto.table.proof import GatewayReport, verify
 
 TABLE_SCHEMA = SCHEMA.append(pa.field("day", pa.date32(), nullable=False))
 TIME = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
@@ -168,6 +169,26 @@ def land_gateways(
     }
     table.commit(landed.files, places, before=before, run=BRIDGE, info=info)
     return landed.files
+
+
+def check_sum(table: Table, gateway: Gateway, erased: int | None = None) -> GatewayReport:
+    """Place − begin = rows + expired + damaged + erased + left out + rejected; nothing is wrong."""
+    report = verify(opened_again(table), {gateway.id: gateway.reader}, every_column=True)
+    assert report.intact, list(report.findings())
+    found = report.gateways[gateway.id]
+    gone = sum(hi - lo for lo, hi in found.erased)
+    absent = found.expired_rows + found.damaged_rows + gone + found.left_out + found.rejected
+    assert found.landed is not None
+    assert found.landed.offset - found.begin == found.rows + absent
+    assert erased in (None, gone)
+    return found
+
+
+def age_log(location: str | Path, seconds: float) -> None:
+    """Let the files of a table's log have been written earlier."""
+    for path in Path(location, "_delta_log").iterdir():
+        written = path.stat().st_mtime - seconds
+        os.utime(path, (written, written))
 
 
 def create_table(location: str | Path, **options: object) -> Table:

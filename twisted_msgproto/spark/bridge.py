@@ -1,9 +1,8 @@
 """The bridge process lands queues in a Delta table, one Spark job a batch, until somebody ends it.
 
-It has three threads.  The main one receives signals and waits, so that it can end the process
-whatever hangs.  The loop (``loop.py``) plans, lands and commits.  The third (``gateways.py``)
-sends marks to the gateways and writes the status files.  Everything that can be wrong is checked
-before Java starts and reported in one line.
+The main thread receives signals and waits, so that it can end the process whatever hangs. The loop
+(``loop.py``) plans, lands and commits. A third (``gateways.py``) sends marks and writes the status.
+What can be wrong is checked before Java starts and reported in one line.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from ..table.storage import LocalStorage
 from . import need_spark
 from .configuration import BridgeOptions
 from .gateways import AWAY, REFUSED, Gateways, Marks
-from .jobs import Runner, SparkRunner, open_range
+from .jobs import Runner, SparkRunner
 from .locks import LOCK, locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Maintenance, Pace
 from .report import (
@@ -57,14 +56,14 @@ from .report import (
     progress_line,
 )
 from .session import SCHEDULING_JAVA, first_line, spark_context, within
-from .source_options import is_remote, open_queue
+from .source_options import is_remote, open_queue, open_range
 
 LOG_SOURCE = "twisted_msgproto.bridge"
 
 Answer = TypeVar("Answer")
 
 PRIVATE = "_bridge"
-"""The bridges' own directory below a table; readers and vacuum pass over such names."""
+"""The bridges' own directory below a table."""
 
 TEMPORARY = "bridge"
 
@@ -121,9 +120,8 @@ def run_bridge(
     """Run a bridge until it is told to end (or has drained, ``once``); return 0.
 
     Several ``options``, which differ in what concerns a table alone, are several tables in one
-    process.  ``say`` receives each line for the operator (default: stdout, flushed).  Raises
-    MsgprotoError, one line, for everything that keeps it from running.  It installs signal
-    functions, and starts a session of its own if it can.
+    process. ``say`` receives each line for the operator. Raises MsgprotoError, one line. It
+    installs signal functions, and starts a session of its own if it can.
     """
     need_spark()
     ending = Ending()
@@ -159,7 +157,7 @@ def run_bridge(
 def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
     """Land the tables of all bridges with one session of Spark.
 
-    Alone a bridge raises what keeps it from landing.  Among others it stands aside, and tries again
+    Alone a bridge raises what keeps it from landing. Among others it stands aside, and tries again
     after pauses; what is wrong with the configuration ends them all.
     """
     first = bridges[0].options
@@ -211,10 +209,7 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a private folder for Spark's log and spills in this user's temporary directory.
-
-    Its files stay when the bridge fails: its log says why.
-    """
+    """Make a private folder for Spark's log and spills, whose files stay when the bridge fails."""
     with own_folder(private_directory(), TEMPORARY) as scratch:
         yield scratch
         with contextlib.suppress(OSError):
@@ -299,11 +294,10 @@ class Bridge:
         return table
 
     def leave(self) -> None:
-        """Leave locks and folders to others."""
         self._held.close()
 
     def land(self, spark: SparkRunner) -> None:
-        """Land until the end; raises what keeps the bridge from it."""
+        """Land until the end; raise what keeps the bridge from it."""
         gateways, runner, schema = self._reached, spark, landed_schema_of(self.options.shape)
         assert gateways is not None
         if self.options.transform is None:
@@ -365,10 +359,7 @@ class Bridge:
         for place in options.locations:
             if not is_remote(place):
                 self._directories[open_queue(place).queue_id] = Path(place)
-        about = {"table": options.table}
-        self.status = StatusFiles(
-            self._directories, self.consumer, about, once=options.once, every=options.every
-        )
+        self.status = self._status_files(options.table)
 
     def _wait_aside(self) -> None:
         until = time.monotonic() + self._pause
@@ -392,7 +383,7 @@ class Bridge:
         )
 
     def _look_before_making(self, gateways: Gateways) -> None:
-        """Asks every gateway before a new table is made: a start that is refused makes none."""
+        """Ask every gateway before a new table is made: a start that is refused makes none."""
         options = self.options
         if not self._answered(partial(preflight.is_new, options.table, options.storage)):
             return
@@ -490,20 +481,19 @@ class Bridge:
             if isinstance(table.storage, LocalStorage):
                 above = Path(table.storage.path(PRIVATE))
                 self.folder = stack.enter_context(own_folder(above, self.consumer))
-            self.status = self._status_files(table, gateways)
+            self._note_directories(gateways)
+            self.status = self._status_files(table.location)
             for line in self._unsaid:
                 self.say(line)
             self._write(Report("starting", Progress(landed=table.landed())))
             yield
 
-    def _status_files(self, table: Table, gateways: Gateways) -> StatusFiles:
-        self._note_directories(gateways)
+    def _status_files(self, table: str) -> StatusFiles:
         whole = None if self.folder is None else self.folder / "status.json"
-        about = {"table": table.location}
         return StatusFiles(
             self._directories,
             self.consumer,
-            about,
+            {"table": table},
             whole=whole,
             once=self.options.once,
             every=self.options.every,
@@ -589,9 +579,7 @@ class Bridge:
                 return
 
     def _report(self) -> None:
-        """Write the status, and a line for a new batch; the marks' thread calls this once a
-        second.
-        """
+        """Write the status, and a line for a new batch."""
         if self.loop is None:
             return
         report = self.loop.report("running")
@@ -644,11 +632,8 @@ def landed_schema_of(shape: Shape | None) -> pa.Schema:
 
 
 def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Ending) -> None:
-    """Asks every gateway, and waits a little for one to answer.
-
-    ``landed`` is how far the table has landed them.  Raises QueueError, one line: for a gateway
-    that is there and does not fit, for a directory that is no queue, and when not one gateway
-    answers.
+    """Ask every gateway, and wait a little for one to answer; raise QueueError for one that is
+    there and does not fit, and when none answers.
     """
     deadline = time.monotonic() + AWAY_SECONDS
     while not ending.wishes:

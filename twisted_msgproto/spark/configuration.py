@@ -29,18 +29,11 @@ TRIGGER_SECONDS = 1.0
 class BridgeOptions:
     """The options of ``msgproto bridge``.
 
-    ``name`` is what its lines begin with where one process lands several tables, ``shape`` which
-    rows the table has and in which columns (None: all as they are).
-    ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one batch
-    to the next in seconds (0: the next begins when the last ends); ``once`` drains what is there
-    and ends, and its next run begins within ``every`` seconds (None: nobody says); ``consumer`` is
-    None for the name from the table's id; ``partition_by`` is None for
-    what the table has; ``start_begin`` accepts gateways that the table does not know although they
-    have trimmed rows; ``transform`` is ``MODULE:FUNCTION``, ``dead_letters`` the table of the rows
-    for which it raises (None: they end the bridge); ``settings`` are Spark's, ``storage`` the
-    object store's, ``properties`` the table's; ``token_file`` and ``authority`` are files for
-    queues on other machines, and ``proxy`` is the URL of one in front of them; with ``json_log``
-    each line that it prints is a JSON object.
+    ``name`` is what its lines begin with where one process lands several tables; ``trigger`` and
+    ``every`` are in seconds. None is, for ``consumer``, the name from the table's id, for
+    ``partition_by`` what the table has, for ``dead_letters`` that such rows end the bridge, and for
+    ``shape`` all rows as they are. ``settings`` are Spark's, ``storage`` the object store's,
+    ``properties`` the table's; ``authority`` is a file with certificates.
     """
 
     queues: Sequence[str]
@@ -123,10 +116,8 @@ class BridgeOptions:
 
     @property
     def locations(self) -> list[str]:
-        """Return the queues that there are now, directories as absolute paths: workers have other
-        working directories.
-
-        A directory stands for the queues in it, too.
+        """Return the queues that there are now, also those in a directory, as absolute paths:
+        workers have other working directories.
         """
         found: list[str] = []
         for queue in self.queues:
@@ -135,11 +126,7 @@ class BridgeOptions:
 
 
 def read_duration(text: str, name: str = "--trigger") -> float:
-    """Return seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is
-    seconds.
-
-    Raises ConfigurationError for anything else.
-    """
+    """Return the seconds of a duration, as :func:`read_seconds` does."""
     try:
         return read_seconds(text)
     except ValueError:
@@ -183,10 +170,8 @@ KINDS = {list: "a list", str: "a text", int: "a whole number", dict: "a table"}
 def read_bridge_file(
     path: Path, *, once: bool = False, every: float | None = None, json_log: bool = False
 ) -> list[BridgeOptions]:
-    """Return the options of each table of a ``bridge.toml``; relative paths in it are those of its
-    directory.
-
-    Raises ConfigurationError, one line that names the file and the table.
+    """Return the options of each table of a ``bridge.toml``, whose relative paths are those of its
+    directory; a ConfigurationError names the file and the table.
     """
     try:
         run = {"once": once, "every": every, "json_log": json_log}
@@ -216,8 +201,8 @@ def _options_of(
         "master": given.get("master", "local[*]"),
         "rows_max": rows_max,
         "settings": _texts("conf", given.get("conf", {})),
-        "token_file": _file(given.get("token_file"), directory),
-        "authority": _file(given.get("tls_ca"), directory),
+        "token_file": _location(given.get("token_file"), directory),
+        "authority": _location(given.get("tls_ca"), directory),
         "proxy": given.get("flight_proxy"),
         **run,
     }
@@ -335,7 +320,3 @@ def _placed(location: str, directory: Path) -> str:
 
 def _location(location: str | None, directory: Path) -> str | None:
     return None if location is None else _placed(location, directory)
-
-
-def _file(path: str | None, directory: Path) -> str | None:
-    return None if path is None else os.path.join(directory, path)

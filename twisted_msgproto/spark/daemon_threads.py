@@ -1,15 +1,17 @@
 """Run small work that may hang in threads: a call over the network, a file on a remote disk.
 
-They are daemons and nobody joins them: a process that is told to end does not wait for a gateway
-that does not answer.  (The executors of ``concurrent.futures`` do wait, at the interpreter's end.)
+They are daemons: a process that is told to end does not wait for a gateway that does not answer, as
+it would for the executors of ``concurrent.futures``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue as queues
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import TypeVar
 
 IDLE_SECONDS = 5.0
@@ -22,8 +24,7 @@ Answer = TypeVar("Answer")
 class DaemonThreadPool:
     """At most ``threads_max`` threads, started when there is work and all others are busy.
 
-    A thread that hangs counts until :meth:`relieve` finds it.  A thread without work ends after
-    ``IDLE_SECONDS``.
+    A thread that hangs counts until :meth:`relieve` finds it.
     """
 
     def __init__(self, threads_max: int, name: str) -> None:
@@ -44,10 +45,8 @@ class DaemonThreadPool:
             self._fill()
 
     def relieve(self, seconds: float) -> None:
-        """Puts a fresh thread in the place of each that has been at one piece for ``seconds``.
-
-        So what waits behind work that hangs is done all the same.  A thread that was relieved
-        ends with its work; there are never more of them than pieces of work.
+        """Put a fresh thread in the place of each that has been at one piece for ``seconds``, which
+        ends with its work: what waits behind work that hangs is done all the same.
         """
         with self._lock:
             since = time.monotonic() - seconds
@@ -97,37 +96,21 @@ class DaemonThreadPool:
     def gather(
         self, calls: Mapping[Key, Callable[[], Answer]], seconds: float
     ) -> dict[Key, Answer | Exception]:
-        """Makes all calls at once; what they returned or raised within ``seconds``."""
+        """Make all calls at once; return what they returned or raised within ``seconds``."""
         answers: queues.SimpleQueue[tuple[Key, Answer | Exception]] = queues.SimpleQueue()
+
+        def work(key: Key, call: Callable[[], Answer]) -> None:
+            try:
+                answers.put((key, call()))
+            except Exception as error:
+                answers.put((key, error))
+
         for key, call in calls.items():
-            self.submit(_answering(answers, key, call))
-        return collect(answers, len(calls), seconds)
-
-
-def collect(
-    answers: queues.SimpleQueue[tuple[Key, Answer]], number: int, seconds: float
-) -> dict[Key, Answer]:
-    """Return the first ``number`` answers, or those that came within ``seconds``."""
-    deadline = time.monotonic() + seconds
-    got: dict[Key, Answer] = {}
-    while len(got) < number:
-        try:
-            key, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queues.Empty:
-            break
-        got[key] = answer
-    return got
-
-
-def _answering(
-    answers: queues.SimpleQueue[tuple[Key, Answer | Exception]],
-    key: Key,
-    call: Callable[[], Answer],
-) -> Callable[[], None]:
-    def work() -> None:
-        try:
-            answers.put((key, call()))
-        except Exception as error:
-            answers.put((key, error))
-
-    return work
+            self.submit(partial(work, key, call))
+        deadline = time.monotonic() + seconds
+        got: dict[Key, Answer | Exception] = {}
+        with contextlib.suppress(queues.Empty):
+            while len(got) < len(calls):
+                key, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                got[key] = answer
+        return got

@@ -38,9 +38,7 @@ SEARCHED: Mapping[type[sql.Filter], Callable[..., Any]] = {
 
 def expression(filters: Iterable[sql.Filter], schema: pa.Schema) -> pc.Expression | None:
     """Return ``filters`` (all of them) as one expression over rows of ``schema``; None when nothing
-    was understood.
-
-    A row for which the expression is false or null is one that Spark leaves out, too.
+    was understood. Rows for which it is false or null are those that Spark leaves out, too.
     """
     parts = [part for part in (translated(each, schema) for each in filters) if part is not None]
     return reduce(and_, parts) if parts else None
@@ -111,9 +109,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 
 @dataclass(slots=True)
 class Bounds:
-    """What a plan can use: offsets lo ≤ offset < hi, and the selected gateways (None:
-    any).
-    """
+    """Offsets lo ≤ offset < hi, and the selected gateways (None: any), which a plan can use."""
 
     lo: int = 0
     hi: int = OFFSET_MAX

@@ -31,9 +31,8 @@ from ..queue.lineage import Description, Landed
 CALL_SECONDS_MAX = 10.0
 
 STREAM_SECONDS_MAX = 60.0
-"""One stream may last this long: then another begins after the last row that came.
-
-So a server that hangs in the middle of a range is abandoned, however it hangs.
+"""One stream may last this long, then another begins after the last row that came: a server that
+hangs in the middle of a range is abandoned.
 """
 
 PATIENCE_SECONDS = 60.0
@@ -72,15 +71,13 @@ def check_proxy(proxy: str) -> None:
 
 
 class FlightQueue:
-    """The queue that is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``).
+    """The queue that is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``),
+    for several threads.
 
-    It is a :class:`~twisted_msgproto.queue.interface.Queue`, and several threads may use it.  With
-    ``queue_id`` nothing is asked before it is used, and every other queue is refused; without it
-    the queue that is there now is used.
-
-    Each small call is tried once and lasts at most ``limit`` seconds: QueueAway, one line, says
-    that the gateway did not answer, QueueMismatch that the queue does not have what was asked,
-    QueueError that it refused.  Only :meth:`read` is patient.
+    With ``queue_id`` nothing is asked before it is used, and every other queue is refused. Each
+    small call is tried once and lasts at most ``limit`` seconds: QueueAway says that the gateway
+    did not answer, QueueMismatch that the queue does not have what was asked, QueueError that it
+    refused. Only :meth:`read` is patient.
     """
 
     def __init__(
@@ -166,8 +163,8 @@ class FlightQueue:
     def read(self, lo: int, hi: int, rows: int = 10_000, *, landed: Landed | None = None) -> Rows:
         """Yield record batches of the rows lo ≤ offset < hi that are not damaged.
 
-        A stream that breaks is resumed after the last row that came, and so is one that a busy
-        server refused, until no row has come for ``patience`` seconds: then it raises QueueAway.
+        A stream that breaks, or is refused by a busy server, is resumed after the last row that
+        came, until no row has come for ``patience`` seconds: then it raises QueueAway.
         """
         met: list[Range] = []
         return Rows(self._batches(lo, hi, rows, landed, met), met)
@@ -290,7 +287,7 @@ def _own_token(path: str, location: str) -> bytes | None:
     """Return the token in ``path``, where the server at ``location`` is said to keep it.
 
     None for anything else: who listens at ``location`` may be a stranger, and names a file in order
-    to be sent it.  Raises OSError.
+    to be sent it.
     """
     try:
         name = TOKEN_FILE.format(port=urlsplit(location).port)

@@ -1,11 +1,8 @@
 """A gateway is a unit of failure: one that is away keeps its place, the others' rows go on.
 
-A batch begins with one round of questions: every gateway is asked at once how far it is
-(``describe``: id, lineage, begin, end, bytes, oldest time), with a short limit.  One that does not
-answer is left out of this batch and asked again after a growing pause.  A gateway that
-turns out to be another queue, or another history, is refused: not one of its rows is read.
-
-Nothing here blocks for longer than it is told to, whatever hangs at the other end.
+A batch begins with one round of questions (``describe``), with a short limit. A gateway that does
+not answer is left out of this batch and asked again after a growing pause. One that turns out to be
+another queue, or another history, is refused: not one of its rows is read.
 """
 
 from __future__ import annotations
@@ -26,10 +23,7 @@ from .daemon_threads import DaemonThreadPool
 from .source_options import is_remote
 
 THREADS_MAX = 48
-"""This many gateways are asked at once.
-
-More threads would wait for each other: ``docs/benchmarks.md`` compares their CPU time.
-"""
+"""This many gateways are asked at once; more threads would wait for each other."""
 
 ROUND_SECONDS = 0.5
 """A batch waits this long for the answers of a round; one that comes later serves the next."""
@@ -49,20 +43,18 @@ NEW, ANSWERS, AWAY, REFUSED = "new", "answers", "away", "refused"
 OpenQueue = Callable[[str], Queue]
 
 Admit = Callable[[Description, Landed | None], None]
-"""This checks a gateway before it is used; it raises QueueMismatch when the table cannot accept
-it.
-"""
+"""Raises QueueMismatch when the table cannot accept a gateway."""
 
 
 @dataclass(slots=True)
 class Gateway:
     location: str
     gateway: str = ""
-    """This is the queue's id; it is empty while the gateway has never answered."""
+    """The queue's id; empty while the gateway has never answered."""
     state: str = NEW
     line: str = ""
     error: Exception | None = None
-    """The same as it was raised; None when a task of Spark's met it."""
+    """What was raised; None when a task of Spark's met it."""
     since: float = 0.0
     """When its state began (monotonic seconds)."""
     queue: Queue | None = None
@@ -86,11 +78,9 @@ Answer = tuple[Queue, str | None, Description] | Exception
 class Gateways:
     """Account of all gateways of a bridge; it is used by one thread.
 
-    ``open_queue`` opens a location with a short limit.  ``admit`` checks each gateway before it is
-    used; then ``consumer`` is registered with it, before any of its rows is planned.  As long as
-    ``consumer`` is None gateways are only read, and keep no trace of it.  Changes of state are
-    reported with ``say``, one line each.  ``more(known)`` returns the locations that are to be
-    added to those that are known.
+    ``admit`` checks each gateway before it is used; then ``consumer`` is registered with it, before
+    any of its rows is planned. As long as ``consumer`` is None gateways are only read.
+    ``more(known)`` returns the locations that are to be added to those that are known.
     """
 
     def __init__(
@@ -124,9 +114,8 @@ class Gateways:
             self.all += [Gateway(location) for location in self._more(known)]
 
     def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
-        """Ask those that are due, wait at most ``seconds``, and return the gateways that answered.
-
-        ``landed`` is how far the table has landed them; each gateway has to confirm that.
+        """Ask those that are due, wait at most ``seconds``, and return the gateways that answered,
+        which have confirmed ``landed``, how far the table has landed them.
         """
         now = self._clock()
         self._grow(now)
@@ -248,7 +237,6 @@ class Gateways:
     def waiting(
         self, answered: Iterable[Gateway], landed: Mapping[str, Landed], access: object = None
     ) -> Iterator[Waiting]:
-        """Yield what the gateways that answered have for the next batch."""
         for one in answered:
             if one.description is not None:
                 before = landed.get(one.gateway)
@@ -296,15 +284,15 @@ MARKS_LOOK_SECONDS = 0.01
 MARKS_THREADS_MAX = 32
 
 Opened = Callable[[str], Queue | None]
-"""The queue of a gateway, by its id, for this thread's use; None when it is away."""
+"""Returns the queue of a gateway, by its id, for this thread; None when it is away."""
 
 
 class Marks:
     """The newest mark of each gateway, sent once a second; ``report`` is called as often.
 
-    After a mark a gateway may trim, so a mark is what the table says and what is durable in it,
-    never what the bridge thinks.  Whoever calls :meth:`want` has both.  Sending a mark may hang and
-    so may a report: neither is waited for by the loop or by the end.
+    After a mark a gateway may trim, so a mark is what the table says and what is durable in it:
+    whoever calls :meth:`want` has both. Sending a mark may hang and so may a report: neither is
+    waited for by the loop or by the end.
     """
 
     def __init__(
@@ -364,10 +352,8 @@ class Marks:
             self._crew.submit(partial(self._send_newest, name))
 
     def _send_newest(self, name: str) -> None:
-        """Sends the marks of one gateway until the newest has been received, or one is refused.
-
-        A mark that was wanted while an older one was on its way goes next, from here: at the end
-        of a bridge nobody would ask again.
+        """Send the marks of one gateway until the newest has been received, or one is refused: at
+        the end of a bridge nobody would ask again.
         """
         while (landed := self._next(name)) is not None:
             received = False

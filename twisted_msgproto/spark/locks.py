@@ -29,10 +29,8 @@ _held: dict[Path, int] = {}
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; it contains the owner's process number.
-
-    ``what`` names the thing for the error text.  Raises ConfigurationError when another process
-    holds it, or when the file cannot be made.
+    """Hold the lock file ``path``, which has the owner's process number; ``what`` names the thing.
+    ConfigurationError when another process holds it.
     """
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -56,9 +54,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
 def own_folder(above: Path, name: str) -> Iterator[Path]:
     """Hold a folder below ``above`` that no other bridge uses meanwhile.
 
-    It is ``name``, or ``name.2`` and so on while others hold those before it.  The directories
+    It is ``name``, or ``name.2`` and so on while others hold those before it. The directories
     SCRATCH in it are empty then, and are removed at the end; so are those that bridges which were
-    killed have left in the folders beside it.  Raises OSError.
+    killed have left in the folders beside it. Raises OSError.
     """
     above.mkdir(parents=True, exist_ok=True)
     folder, number = above / name, 1
@@ -86,10 +84,8 @@ def descriptors_of(folder: Path) -> tuple[int, ...]:
 
 
 def private_directory() -> Path:
-    """Return this user's own directory in the system's temporary one; it is made if need be.
-
-    Raises ConfigurationError when another user could have put something there, and when no
-    temporary directory can be written.
+    """Return this user's own directory in the system's temporary one, made if need be;
+    ConfigurationError when another user could have put something there.
     """
     try:
         path = _made(Path(tempfile.gettempdir()) / f"twisted-msgproto-{os.getuid()}")
@@ -141,9 +137,8 @@ def _clear(folder: Path) -> None:
 
 
 def remove_halves(directory: Path, name: str) -> None:
-    """Remove files that somebody was writing in the place of ``name…`` when he was killed.
-
-    For the holder of their lock.
+    """Remove what somebody was writing in the place of ``name…`` when he was killed; for the holder
+    of its lock.
     """
     for path in directory.glob(f".{name}*"):
         with contextlib.suppress(OSError):

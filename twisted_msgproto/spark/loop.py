@@ -40,15 +40,12 @@ EARLY_BYTES = 8 << 20
 LOOK_SECONDS_MIN = 0.01
 LOOK_SECONDS_MAX = 1.0
 LOOK_SHARE = 8
-"""While nothing is due, gateways are asked so that asking uses an eighth of the time, at
-intervals between these bounds.  Otherwise a thousand idle gateways would keep a core busy; no
-row waits longer than the upper bound to be seen.
+"""While nothing is due, asking gateways uses an eighth of the time, at intervals between these
+bounds: a thousand idle gateways would keep a core busy.
 """
 
 ATTEMPTS_MAX = 3
-"""A batch that fails is run again; after this many failures in a row the bridge ends with the
-last error.
-"""
+"""After this many failures of a batch in a row the bridge ends with the last error."""
 
 ATTEMPT_SECONDS = 1.0
 
@@ -62,8 +59,7 @@ OFFSETS_SHOWN_MAX = 20
 
 IDLE_SECONDS = 60.0
 """A bridge that has nothing to land reads the table this often: commits of others must be read
-before they clean the log behind them, and a bridge that is one too many should not wait for
-rows.
+before they clean the log, and a bridge that is one too many should not wait for rows.
 """
 
 
@@ -85,9 +81,9 @@ class Pace:
 class Loop:
     """One run of the loop, in one thread.
 
-    ``stop`` ends it after the running batch.  ``maintenance`` is called between batches with the
-    table: checkpoints, log cleanup, compaction.  ``check`` is called once a round and raises when
-    there is no point in going on.  Without ``letters``, rows for which a transform raises end it.
+    ``stop`` ends it after the running batch. ``maintenance`` is called between batches; ``check``
+    once a round, and raises when there is no point in going on. Without ``letters``, rows for which
+    a transform raises end it.
     """
 
     def __init__(
@@ -138,10 +134,7 @@ class Loop:
         self._committed = clock()
 
     def run(self) -> None:
-        """Run until ``stop``, or until everything has landed (``once``).
-
-        Raises MsgprotoError, one line, when the bridge cannot go on.
-        """
+        """Run until ``stop``, or until everything has landed (``once``)."""
         self.table.sync()
         if self.letters is None:
             refuse_waiting(self.table)
@@ -483,8 +476,7 @@ class Loop:
 class Maintenance:
     """Work between two batches: checkpoints, the log's cleanup and compaction.
 
-    Compaction has a thread of its own; rows do not wait for it.  An error in it is reported and
-    does not end the bridge, because the bridge's own batches do not depend on it.
+    An error in it is reported and does not end the bridge, whose batches do not depend on it.
     """
 
     def __init__(self, run: Run, say: Callable[[str], None]) -> None:
@@ -492,10 +484,7 @@ class Maintenance:
         self._compactions = Compactions(run, lambda line: say(f"bridge: {line}"))
 
     def __call__(self, table: Table) -> None:
-        """Do what is due; the loop calls this after every commit.
-
-        Raises TableError only when nothing may land any more: the table was changed behind us.
-        """
+        """Do what is due; raise TableError only when the table was changed behind us."""
         try:
             table.maintain()
         except TableError as error:
@@ -506,9 +495,7 @@ class Maintenance:
 
 
 def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
-    """Return what a commit says of one gateway: the offsets that its files hold, and the missing
-    ones.
-    """
+    """Return what a commit says of one gateway."""
     parts = [part for ranges in plan.tasks for part in ranges if part.gateway == gateway]
     found = {
         "lo": min(part.lo for part in parts),
@@ -521,7 +508,6 @@ def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
 
 
 def rejected_line(gateway: str, offsets: Mapping[int, str], version: int) -> str:
-    """Return one line for rows that are dead letters now."""
     shown = ", ".join(map(str, sorted(offsets)[:OFFSETS_SHOWN_MAX]))
     more = len(offsets) - OFFSETS_SHOWN_MAX
     return (
@@ -531,7 +517,6 @@ def rejected_line(gateway: str, offsets: Mapping[int, str], version: int) -> str
 
 
 def damage_line(gateway: str, parts: Iterable[tuple[int, int]], version: int) -> str:
-    """Return one line for rows that a read met as damaged; they are in no table."""
     parts = list(parts)
     rows = sum(hi - lo for lo, hi in parts)
     ranges = ", ".join(f"{lo}..{hi - 1}" for lo, hi in parts)

@@ -80,9 +80,9 @@ def latest_places(
 ) -> Places:
     """Return where the next batch ends: at most ``rows_max`` rows after ``start``, over all queues.
 
-    ``ends`` caps every queue (a stream that drains what there was when it began).  A queue
-    without a place in ``start`` is new to the stream and begins at its earliest offset.  A queue
-    of ``start`` that is not among ``queues`` must be named in ``retired``.
+    ``ends`` caps every queue. A queue without a place in ``start`` is new to the stream and begins
+    at its earliest offset. A queue of ``start`` that is not among ``queues`` must be named in
+    ``retired``.
     """
     check_queues_known(queues, start, retired)
     since: dict[str, int] = {}
@@ -128,11 +128,11 @@ def batch_ranges(
     where: Mapping[str, str],
     access: object = None,
 ) -> list[Range]:
-    """Return the work of the batch start → end, in at most ``parts`` pieces a queue.
+    """Return the work of the batch start → end, in at most ``parts`` pieces a queue, of
+    ``rows_min`` rows at least.
 
-    A piece has at least ``rows_min`` rows where the queue has them.  ``where`` are the queues'
-    locations.  Raises QueueMismatch when a
-    queue no longer has what the checkpoint asks for; with ``accept_loss``, returns what is left.
+    Raises QueueMismatch when a queue no longer has what the checkpoint asks for; with
+    ``accept_loss``, returns what is left.
     """
     ranges: list[Range] = []
     for name, place in end.items():
@@ -177,10 +177,7 @@ def check_queues_known(
 
 
 def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
-    """Raise QueueMismatch unless reading ``queue`` can resume from ``place``.
-
-    ``behind`` is the earliest offset wanted, by default ``place["offset"]``.
-    """
+    """Raise QueueMismatch unless reading can resume from ``place``, or from ``behind``."""
     begin, end, wanted = queue.begin(), queue.end(), place["offset"]
     if wanted > end:
         check_end(queue, place)
@@ -199,9 +196,8 @@ def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
 
 
 def check_end(queue: Source, place: Place) -> None:
-    """Raise QueueAway when the end of ``queue`` is below ``place`` only because of a power loss.
-
-    The gateway mends that when it starts.
+    """Raise QueueAway when the queue ends below ``place`` only because of a power loss, which the
+    gateway mends when it starts.
     """
     known = proof(place)
     if known is not None:

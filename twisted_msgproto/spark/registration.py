@@ -28,7 +28,6 @@ SHIPPED = "twisted_msgproto.zip"
 
 
 def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
-    """Do what :func:`twisted_msgproto.spark.register` promises."""
     from .source import QueueSource
     from .table_source import TableSource
 
@@ -51,11 +50,10 @@ def classic_context(spark: SparkSession) -> SparkContext | None:
 
 
 def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
-    """Lets workers run a Python that has this package.
+    """Let workers run a Python that has this package.
 
     ``PYSPARK_PYTHON`` and Spark's setting ``spark.pyspark.python`` are the operator's and are left
-    as they are.  Raises ConfigurationError, one line, when the workers of a cluster, or those
-    that run the operator's Python, cannot do it; ``probe`` asks one of them.
+    as they are. Raises ConfigurationError when workers cannot do it; ``probe`` asks one of them.
     """
     configured = context.getConf().get("spark.pyspark.python")
     chosen = "PYSPARK_PYTHON" in os.environ or bool(configured)
@@ -89,9 +87,7 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
 
 
 def share_path(context: SparkContext) -> None:
-    """Return the package's root for the workers' ``PYTHONPATH``, unless it is installed there
-    anyway.
-    """
+    """Put the package's root on the workers' ``PYTHONPATH``, unless it is installed there."""
     root = str(PACKAGE.parent)
     # site-packages does not belong before the standard library.
     if PACKAGE.parent.name in ("site-packages", "dist-packages"):
@@ -102,9 +98,7 @@ def share_path(context: SparkContext) -> None:
 
 
 def ask_worker(context: SparkContext) -> str | None:
-    """Return what keeps a worker from running the source: None, a missing module's name, or a
-    line.
-    """
+    """Return what keeps a worker from running the source: a missing module's name, or a line."""
 
     # Sent as it stands, without this module, which a worker may not have.
     def probe(_: Any) -> str | None:

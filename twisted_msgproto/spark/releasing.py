@@ -47,7 +47,7 @@ class LateMarks:
             )
 
     def due(self, now: float) -> Mapping[str, Place] | None:
-        """The latest places that may be released at ``now``; None when there are none."""
+        """Return the latest places that may be released at ``now``; None when there are none."""
         places = None
         while self._waiting and self._waiting[0][0] + self._seconds <= now:
             places = self._waiting.popleft()[1]
@@ -91,8 +91,6 @@ def release(
 def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:
     """Return where the last committed batch of Spark's ``checkpoint`` ends; empty before the first
     one.
-
-    Raises ConfigurationError when it is no checkpoint of a stream that reads ``msgproto``.
     """
     if not exists(OS_DISK, str(checkpoint / "offsets")):
         raise ConfigurationError(f"{checkpoint} is no checkpoint of Spark (it has no offsets/)")

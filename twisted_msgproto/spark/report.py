@@ -61,10 +61,7 @@ def lock_path(queue: Path, consumer: str) -> Path:
 
 @dataclass(slots=True, frozen=True)
 class Batch:
-    """One batch that is in the table.
-
-    ``number`` is the table's version, ``at`` when it was committed (seconds since 1970).
-    """
+    """One batch that is in the table, as version ``number``, since ``at`` (seconds since 1970)."""
 
     number: int
     rows: int
@@ -90,13 +87,11 @@ def lag(landed: Landed | None, description: Description, now: float) -> Lag:
 
 @dataclass(slots=True)
 class Progress:
-    """Figures of a running bridge; all of them count from its start, but for ``landed``.
+    """Figures of a running bridge, which count from its start, but for ``landed``.
 
-    ``landed`` is where the table is in each queue.  ``skipped`` counts rows that are damaged in
-    the queue and so will never land; ``dropped`` those that a transform did not return;
-    ``left_out`` those that the table's ``where`` leaves out; ``rejected`` those for which a
-    transform raised; ``errors`` those in which a column could not be made, by its name ("" is the
-    body).
+    ``skipped`` counts rows that are damaged in the queue, ``dropped`` those that a transform did
+    not return, ``left_out`` those that the table's ``where`` leaves out, ``rejected`` those for
+    which a transform raised, ``errors`` those in which a column could not be made ("" is the body).
     """
 
     landed: Mapping[str, Landed] = field(default_factory=dict)
@@ -175,10 +170,9 @@ class Report:
 class StatusFiles:
     """The status of one bridge in the directories of its queues.
 
-    ``directories`` are those on this machine, by queue id; it may grow.  ``whole`` is one more
-    file, for the bridge as such, where there is a place for it.  A bridge that runs ``once``
-    tells how long it rests afterwards: ``every`` seconds, or twice the longest pause that the
-    statuses of its runs so far tell of.
+    ``directories`` are those on this machine, by queue id; it may grow. ``whole`` is one more file,
+    for the bridge as such. A bridge that runs ``once`` tells how long it rests afterwards:
+    ``every`` seconds, or twice the longest pause that the statuses of its runs so far tell of.
     """
 
     def __init__(
@@ -318,8 +312,7 @@ def _written(path: Path, status: Mapping[str, Any]) -> OSError | None:
 class SentStatuses:
     """The status of one bridge on its way to the queues on other machines.
 
-    ``opened(name)`` returns the queue of a gateway, or None while it is away.  A gateway that does
-    not answer, or is too old to know what a status is, misses it; nothing else depends on it.
+    ``opened(name)`` returns the queue of a gateway, or None while it is away, which misses it.
     """
 
     def __init__(

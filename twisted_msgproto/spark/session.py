@@ -53,11 +53,8 @@ STOP_SECONDS_MAX = 0.7
 """Spark may need this long to stop in order ..."""
 
 END_SECONDS_MAX = 0.5
-"""...
-
-and then its Java machine may need this long, and then the workers, before they are killed.  Nothing
-is lost by that: what a batch has not committed lands with the next one.  SIGTERM ends a bridge
-within five seconds, and these are part of them.
+"""... and then its Java machine, and then the workers, before they are killed. What a batch has not
+committed lands with the next one.
 """
 
 LOG_BYTES_MAX = 4 << 20
@@ -67,10 +64,8 @@ LINES_MAX = 1000
 """The cause is looked for in so many lines that Java said last."""
 
 SCHEDULING_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java has these options where it only schedules tasks and rows never pass through it.
-
-It has little to compile and little to collect: its best compiler and its parallel collector would
-use half of a start's CPU time, and as much as the work itself in the first minutes.
+"""Java only schedules tasks, and has little to compile and little to collect: its best compiler and
+its parallel collector would use half of a start's CPU time.
 """
 
 MASTER_SECONDS_MAX = 5.0
@@ -144,27 +139,6 @@ Say = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def spark_session(
-    master: str,
-    scratch: Path,
-    changes: Mapping[str, str],
-    java: str = "",
-    say: Say = lambda line: None,
-) -> Iterator[Any]:
-    """Make a new session; afterwards neither it nor its Java machine runs any more.
-
-    ``scratch`` is a private directory that exists.  Raises ConfigurationError when there is no
-    Java, when Spark does not start, or when the workers of a cluster cannot run this package.
-    ``java`` are options of the Java machine; ``say`` receives a line for each variable of the
-    environment that is not heeded.
-    """
-    from pyspark.sql import SparkSession
-
-    with spark_context(master, scratch, changes, java, say) as context:
-        yield SparkSession(context)
-
-
-@contextlib.contextmanager
 def spark_context(
     master: str,
     scratch: Path,
@@ -172,10 +146,12 @@ def spark_context(
     java: str = "",
     say: Say = lambda line: None,
 ) -> Iterator[Any]:
-    """Make a new SparkContext alone, as :func:`spark_session` does a session; it is enough for
-    jobs.
+    """Make a new SparkContext; afterwards neither it nor its Java machine runs any more.
 
-    A session makes Java load all of Spark's SQL, and needs twice as long.
+    It is enough for jobs: a session makes Java load all of Spark's SQL, and needs twice as long.
+    ``scratch`` is a private directory that exists, ``java`` are options of the Java machine;
+    ``say`` receives a line for each variable of the environment that is not heeded.  Raises
+    ConfigurationError when Spark or its workers do not start.
     """
     check_master(master)
     check_descriptors()
@@ -199,6 +175,17 @@ def spark_context(
             with _environment(needed_by(found, changes, local, stack)):
                 context = stack.enter_context(started)
             yield context
+
+
+@contextlib.contextmanager
+def spark_session(
+    master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
+) -> Iterator[Any]:
+    """Make a new session, as :func:`spark_context` makes a context."""
+    from pyspark.sql import SparkSession
+
+    with spark_context(master, scratch, changes, java) as context:
+        yield SparkSession(context)
 
 
 @contextlib.contextmanager
@@ -375,9 +362,8 @@ def _set_variables(changes: Mapping[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def plain_path(directory: Path) -> Iterator[Path]:
-    """Hold a path of ``directory`` that no script or properties file reads anything into.
-
-    Spark and its scripts divide paths at blanks and commas, and drop or replace other characters.
+    """Hold a path of ``directory`` that no script or properties file reads anything into: Spark's
+    divide paths at blanks and commas, and drop or replace other characters.
     """
     if PLAIN.fullmatch(str(directory)) or not os.path.isdir("/proc/self/fd"):
         yield directory
@@ -408,10 +394,7 @@ def _nothing(*words: object) -> None:
 
 
 def within(seconds: float, work: Callable[[], Any]) -> None:
-    """Does ``work``, but waits no longer for it: a call into a dying Java machine may not return.
-
-    What it raises is of no use to anybody any more.
-    """
+    """Do ``work``, but wait no longer for it: a call into a dying Java machine may not return."""
 
     def quietly() -> None:
         with contextlib.suppress(Exception):

@@ -59,11 +59,10 @@ from .offsets import (
 from .releasing import LateMarks, move_marks
 from .source_options import (
     PATIENCE_SECONDS,
-    Access,
     Settings,
     ending_offsets,
-    open_queue,
     open_queues,
+    open_range,
     patiently,
     starting_offsets,
 )
@@ -111,26 +110,16 @@ class QueueRange(InputPartition):
         return f"QueueRange({self.part!r})"
 
 
-_opened: dict[str, Source] = {}
-"""Queues that this worker process has open; Spark uses a worker for many tasks."""
-
-
 def read_range(
     partition: InputPartition, wanted: pc.Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task in the source's schema; damaged rows are left out and reported.
-
-    ``wanted`` leaves out rows that the query would throw away.  The report of damage is a line
-    on stderr of the worker, which Spark passes on.  Raises QueueMismatch when another queue
-    stands at the location now, or when rows were trimmed meanwhile.
+    """Yield the rows of one task that ``wanted`` does not leave out; damaged rows are reported on
+    stderr of the worker, which Spark passes on.
     """
     if not isinstance(partition, QueueRange):  # what Spark makes of "no partitions"
         return
     part = partition.part
-    queue = _opened.get(part.location)
-    if queue is None or queue.queue_id != part.gateway:
-        access = part.access if isinstance(part.access, Access) else Access()
-        queue = _opened[part.location] = open_queue(part.location, access, PATIENCE_SECONDS)
+    queue = open_range(part, PATIENCE_SECONDS)
     if queue.queue_id != part.gateway:
         raise QueueMismatch(
             f"{part.location} is queue {queue.queue_id}, the stream reads {part.gateway}"
@@ -146,7 +135,6 @@ def read_range(
 
 
 def damage_line(part: Range, damaged: Sequence[tuple[int, int]]) -> str:
-    """One line for rows that could not be read, as the read itself met them."""
     within = [(max(part.lo, lo), min(part.hi, hi)) for lo, hi in damaged]
     missing = sum(hi - lo for lo, hi in within)
     return (
@@ -206,10 +194,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next batch ends, within ``limit``.
-
-        Raises QueueMismatch, and so ends the stream, when ``start`` does not fit the queues.
-        """
+        """Return where the next batch ends; a QueueMismatch ends the stream."""
         settings = self._settings
         self._release()
         planned = partial(
@@ -315,16 +300,11 @@ class QueueBatchReader(DataSourceReader):
 
 
 class FilteredQueueReader(QueueBatchReader):
-    """The same for one query, whose filters are used here too (option ``pushFilters``).
-
-    Filters on ``offset`` and ``gateway`` narrow what is read at all; filters on every column
-    that can be compared (``received_at``, ``protocol``, …) are applied before rows go to Spark.
+    """The same for one query, whose filters are used here too (option ``pushFilters``): those on
+    ``offset`` and ``gateway`` narrow what is read at all.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Accept filters for rows that the query will drop anyhow; Spark applies every filter
-        again.
-        """
         self._bounds = bounds(filters)
         self._wanted = expression(filters, SCHEMA)
         return filters

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow.compute as pc
 
 from ..core.errors import ConfigurationError, QueueAway, QueueMismatch
+from ..core.limits import read_seconds
 from ..queue import QueueReader
 from ..queue.interface import Queue
 from ..queue.queue_directories import path_of
+from ..table.plan import Range
 from .offsets import GO_ON, Source
 
 PARTITIONS_DEFAULT = 2
@@ -58,8 +60,6 @@ EARLIEST, LATEST = "earliest", "latest"
 
 NAMED_OFFSETS = {-2: EARLIEST, -1: LATEST}
 
-SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 
 class Access(NamedTuple):
     """What opens the queues of other machines: the files with the token and the authority, and a
@@ -73,12 +73,8 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where reading begins or ends, according to the options.
-
-    Attributes:
-        everywhere: ``earliest`` or ``latest``, for queues that are not named.
-        offsets: queue id → offset, ``earliest`` or ``latest``.
-        micros: a time for every queue, microseconds since 1970; or None.
+    """Where reading begins or ends: ``everywhere`` is ``earliest`` or ``latest`` for queues that
+    are not named in ``offsets``, unless ``micros`` (µs since 1970) or ``times`` say it.
     """
 
     everywhere: str
@@ -94,8 +90,7 @@ class Edge:
 def refuse_misspelt(given: Mapping[str, str], known: Iterable[str]) -> None:
     """Raise ConfigurationError for a name in ``given`` that is nearly one of ``known``.
 
-    Spark ignores options that a source does not have, and so do we, but a misspelt one would change
-    what is read, and from where, without a word.
+    Spark ignores options that a source does not have, but a misspelt one would change what is read.
     """
     names = {name.lower(): name for name in known}
     for name in given:
@@ -145,7 +140,6 @@ class Settings:
         ]
 
     def refuse_ending(self) -> None:
-        """Raise ConfigurationError when an end was set: a stream has none."""
         if self._ending_given:
             raise ConfigurationError(
                 f"the option {self._ending_given[0]} is for batch reads (spark.read); a stream "
@@ -201,11 +195,7 @@ def _mapping(text: str, name: str) -> dict[str, Any]:
 
 
 def microseconds(value: object, name: str) -> int:
-    """Return a time of an option in microseconds since 1970.
-
-    It is milliseconds since 1970, as in Spark's Kafka source, or ISO 8601 (UTC unless it says
-    otherwise).
-    """
+    """Return a time of an option: milliseconds since 1970, as for Kafka's source, or ISO 8601."""
     text = str(value).strip()
     if re.fullmatch(r"-?\d+", text):
         return int(text) * 1000
@@ -258,10 +248,12 @@ def seconds(given: Mapping[str, str], name: str) -> float | None:
     text = given.get(name.lower())
     if text is None:
         return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
-    if match is None:
-        raise ConfigurationError(f"the option {name} is a duration as 30s or 10m, not {text!r}")
-    return float(match[1]) * SECONDS_OF[match[2]]
+    try:
+        return read_seconds(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"the option {name} is a duration as 30s or 10m, not {text!r}"
+        ) from None
 
 
 # -- queues ---------------------------------------------------------------------------------------
@@ -289,9 +281,8 @@ def open_queue(
     """Return the queue at ``location``: a directory, or ``grpc://HOST:PORT``,
     ``grpc+tls://HOST:PORT``.
 
-    ``patience`` is how long a read waits for rows.  A gateway of which ``queue_id`` is known is
-    asked nothing before it is used.  Raises QueueError with one line when there is no queue,
-    QueueAway when its gateway does not answer.
+    ``patience`` is how long a read waits for rows. A gateway of which ``queue_id`` is known is
+    asked nothing before it is used.
     """
     if is_remote(location):
         from .flight_client import FlightQueue
@@ -308,6 +299,25 @@ def open_queue(
     return QueueReader(path_of(location))
 
 
+_opened: dict[str, Queue] = {}
+"""Queues that this worker process has open; Spark uses a worker for many tasks."""
+
+
+def open_range(part: Range, patience: float = TASK_PATIENCE_SECONDS) -> Queue:
+    """Return the queue of a range, kept open between tasks."""
+    queue = _opened.get(part.location)
+    if queue is None or queue.queue_id != part.gateway:
+        access = part.access if isinstance(part.access, Access) else Access()
+        queue = open_queue(part.location, access, patience, part.gateway)
+        _opened[part.location] = queue
+    return queue
+
+
+def forget_opened(parts: Iterable[Range]) -> None:
+    for part in parts:
+        _opened.pop(part.location, None)
+
+
 PATIENCE_SECONDS = 60.0
 """A gateway may be away this long (while it restarts, say) before a stream or a query ends."""
 
@@ -316,12 +326,9 @@ PAUSE_SECONDS = 0.5
 Answer = TypeVar("Answer")
 
 
-def patiently(ask: Callable[[], Answer], patience: float = PATIENCE_SECONDS) -> Answer:
-    """Return what ``ask`` answers; a gateway that is away is asked again for ``patience`` seconds.
-
-    Raises QueueAway, one line, when it stays away.
-    """
-    deadline = time.monotonic() + patience
+def patiently(ask: Callable[[], Answer]) -> Answer:
+    """Return what ``ask`` answers; a gateway that is away is asked again for a minute."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return ask()
@@ -365,11 +372,8 @@ def starting_offsets(
     accept_loss: bool = False,
     latest_when_too_late: bool = False,
 ) -> dict[str, int]:
-    """Return the first offset to read of every queue.
-
-    A queue that the options do not name begins at its earliest offset.  Raises
-    ConfigurationError for a queue that is not there and for a time after the last row (unless
-    ``latest_when_too_late``), QueueMismatch for an offset that the queue does not have.
+    """Return the first offset to read of every queue, the earliest of one that is not named;
+    ConfigurationError for a time after the last row (unless ``latest_when_too_late``).
     """
     check_named(queues, edge, "starting")
     found = {}
@@ -392,7 +396,7 @@ def starting_offsets(
 def ending_offsets(
     queues: Mapping[str, Source], edge: Edge, *, accept_loss: bool = False
 ) -> dict[str, int]:
-    """Return the offset after the last one to read, of every queue; the same errors."""
+    """Return the offset after the last one to read, of every queue."""
     check_named(queues, edge, "ending")
     found = {}
     for name, queue in queues.items():
@@ -407,7 +411,6 @@ def ending_offsets(
 
 
 def check_named(queues: Mapping[str, Source], edge: Edge, side: str) -> None:
-    """Raises ConfigurationError when the options name a queue that is not there."""
     strangers = sorted(edge.named - set(queues))
     if strangers:
         raise ConfigurationError(
@@ -437,8 +440,8 @@ def offset_at(queue: Source, micros: int) -> int | None:
     """Return the first offset whose row was received at or after ``micros``; None when there is
     none.
 
-    It is found by halving, as times rise with the offsets.  Where a gateway's clock was set back
-    they do not; then one of the places is found where times pass ``micros``.
+    It is found by halving. Where a gateway's clock was set back one of the places is found where
+    times pass ``micros``.
     """
     lo, hi = queue.begin(), queue.end()
     end = hi

@@ -1,11 +1,8 @@
 """Run a pipeline of one's own between the queues and the table, exactly once like everything else.
 
-A batch is still exactly its ranges, its files are made durable by the workers that wrote them, and
-one commit says both that files there are and how far every gateway has landed.  When the function
-raises, :class:`FunctionFailed` says so, and no mark moves.
-
-The function must not keep anything from one batch to the next.  It is called once at the start with
-no rows at all; the columns that it returns then are the table's.
+The function must not keep anything from one batch to the next. It is called once at the start with
+no rows at all; the columns that it returns then are the table's. When it raises,
+:class:`FunctionFailed` says so, and no mark moves.
 """
 
 from __future__ import annotations
@@ -43,9 +40,10 @@ from ..table.landing import (
 )
 from ..table.object_storage import storage_at
 from ..table.plan import Range
-from .jobs import JOB_GROUP, OWN_ERROR, PYTHON_ERROR, SparkRunner, open_range
+from .jobs import JOB_GROUP, OWN_ERROR, PYTHON_ERROR, SparkRunner
 from .session import first_line
 from .source import arrow_schema, spark_schema
+from .source_options import open_range
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -54,9 +52,7 @@ Function = Callable[[DataFrame], DataFrame]
 
 FAILED = re.compile(r"msgproto-failed: ([0-9a-f]+);")
 """A task names the gateway that it could not read in this form, through Java: JSON in hexadecimal
-digits.
-
-A traceback also quotes the line of the program that raised it; digits tell the two apart.
+digits, which a traceback's line of the program has not.
 """
 
 LANDABLE: tuple[type[st.DataType], ...] = (
@@ -89,8 +85,7 @@ class Transform:
     """Lands batches through the function ``name`` (``MODULE:FUNCTION``); a runner of the loop.
 
     ``schema`` is what it lands: the function's columns, and ``day`` where they have
-    ``received_at``.  Raises ConfigurationError, one line, when there is no such function, when it
-    raises, when its result cannot be a table, or when pandas is not installed.
+    ``received_at``.
     """
 
     def __init__(self, runner: SparkRunner, name: str) -> None:
@@ -120,10 +115,8 @@ class Transform:
         self._by_row = by_row(empty._jdf.queryExecution().analyzed())
 
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-        """Lands the ranges of ``tasks`` through the function, durably; commits nothing.
-
-        Raises FunctionFailed when the function raises, TableError when something else does; one
-        line.
+        """Land the ranges of ``tasks`` through the function, durably; raise FunctionFailed when it
+        raises.
         """
         spark, context = self._spark, self._runner.context
         rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
@@ -184,8 +177,8 @@ class Transform:
 
 
 def raised(error: Exception) -> str:
-    """Return what the function raised, on one line; empty if something else was at fault (storage,
-    a queue, Java or memory).
+    """Return what the function raised, on one line; empty if storage, a queue, Java or memory was
+    at fault.
     """
     text = str(error)
     if isinstance(error, MsgprotoError) or OWN_ERROR.search(text):
@@ -227,10 +220,7 @@ def _by_row(query: Any) -> tuple[int, bool]:
 
 
 def load_function(name: str) -> Function:
-    """Return the function ``MODULE:FUNCTION``; the working directory is searched, too.
-
-    Raises ConfigurationError with one line.
-    """
+    """Return the function ``MODULE:FUNCTION``; the working directory is searched, too."""
     if not all(name.partition(":")):
         raise ConfigurationError(f"--transform is MODULE:FUNCTION, not {name!r}")
     try:
@@ -249,10 +239,7 @@ def load_function(name: str) -> Function:
 
 
 def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
-    """Return the table's columns for a function whose result has ``schema``.
-
-    Raises ConfigurationError when it cannot be a table.
-    """
+    """Return the table's columns for a function whose result has ``schema``."""
     lower = [column.lower() for column in schema.names]
     twice = sorted({column for column in lower if lower.count(column) > 1})
     if twice:
@@ -335,7 +322,7 @@ Batches = Iterable[pa.RecordBatch]
 def reading(
     tasks: Sequence[Sequence[Range]], met: Accumulator[frozenset[Met]]
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Yield what a worker does with the number of a task: it reads the task's ranges."""
+    """Return what a worker does with the number of a task: it reads the task's ranges."""
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -363,9 +350,7 @@ def read_task(
 
 
 def writing(target: Target, names: Sequence[str]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Yield what a worker does with rows of the function's result, in these columns: it lands
-    them.
-    """
+    """Return what a worker does with rows of the function's result: it lands them."""
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
         landed = write_rows(target, (batch.rename_columns(list(names)) for batch in batches))
@@ -387,8 +372,8 @@ def write_rows(target: Target, batches: Batches) -> LandedRanges:
 
 
 def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
-    """Return ``batch`` in the table's columns, ``day`` among them.  Raises RowRefused for a null
-    there, and for what does not fit its type.
+    """Return ``batch`` in the table's columns, ``day`` among them; raise RowRefused for what does
+    not fit.
     """
     columns = []
     for field in target.schema:
@@ -412,9 +397,8 @@ def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
 def collected(
     written: Iterable[LandedRanges], tasks: Sequence[Sequence[Range]], met: Iterable[Met]
 ) -> LandedRanges:
-    """Return the batch as a whole: its files, what was read, what was damaged, what was dropped.
-
-    A range whose read told nothing (the function did not want all rows) counts as read.
+    """Return the batch as a whole; a range whose read told nothing (the function did not want all
+    rows) counts as read.
     """
     landed = LandedRanges(files=[file for part in written for file in part.files])
     told = {(gateway, lo, hi): (rows, damaged) for gateway, lo, hi, rows, damaged in met}

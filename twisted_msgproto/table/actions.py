@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
@@ -52,16 +52,15 @@ class DataFile:
     """One Parquet file of the table: an ``add`` of its log."""
 
     path: str
-    """The path is relative to the table, with ``/``, not percent-encoded."""
+    """Relative to the table, with ``/``, not percent-encoded."""
     size: int
-    """The size is in bytes."""
     partition: Mapping[str, str | None]
-    """This maps partition columns to values, as Delta writes values (``day`` → ``2026-01-31``)."""
+    """Values as Delta writes them (``day`` → ``2026-01-31``)."""
     rows: int | None = None
-    """It is None when the file's statistics do not say."""
+    """None when the file's statistics do not say."""
     statistics: str = ""
     modified: int = 0
-    """The time is in milliseconds since 1970."""
+    """Milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +85,18 @@ class Commit:
 
     version: int
     operation: str
-    """The writer calls its operation this (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); it is empty
-    when unknown.
-    """
+    """As the writer calls it (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); empty when unknown."""
     run: Run | None
-    """This is the run of this package that wrote it; None for other programs."""
+    """The run of this package that wrote it; None for other programs."""
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Application id to version, as far as this commit sets it."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """This package's writer put this beside its run; it is empty for other programs."""
+    """What this package's writer put beside its run."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     timestamp: int = 0
-    """The time is in milliseconds since 1970, by the writer's clock."""
+    """Milliseconds since 1970, by the writer's clock."""
     data_change: bool = True
     """It is False when the commit only rearranges the same rows."""
     metadata: Metadata | None = None
@@ -126,17 +123,16 @@ class Proposal:
     before: Mapping[str, Landed | None] = field(default_factory=dict)
     """Where the table has the gateways of ``landed`` now, as far as the proposer knows."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """These are other application transactions of this package: they say why offsets are not in
-    the table.
-    """
+    """Other application transactions of this package: why offsets are not in the table."""
     notes_before: Mapping[str, int] = field(default_factory=dict)
-    """These are some that the table has now (0: not at all), as far as the proposer knows."""
+    """Those that the table has now (0: not at all), as far as the proposer knows."""
     info: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     data_change: bool = True
     metadata: Metadata | None = None
     """What the table's metadata becomes, made of ``metadata_before``."""
     metadata_before: Metadata | None = None
+    protocol: ProtocolVersions | None = None
 
     @property
     def transactions(self) -> dict[str, int]:
@@ -173,18 +169,37 @@ class Proposal:
         )
 
     def lines(self, timestamp: int) -> bytes:
-        return commit_lines(
-            timestamp=timestamp,
-            operation=self.operation,
-            run=self.run,
-            parameters=self.parameters,
-            info=self.info,
-            transactions=self.transactions,
-            added=self.added,
-            removed=self.removed,
-            data_change=self.data_change,
-            metadata=self.metadata,
-        )
+        """Return the version's file.
+
+        ``commitInfo`` comes first and counts the actions, so that a file that was cut between two
+        lines is known as one; transactions stand before what they speak of.
+        """
+        change = self.data_change
+        actions: list[dict[str, Any]] = []
+        if self.protocol is not None:
+            actions.append({"protocol": _protocol_action(self.protocol)})
+        if self.metadata is not None:
+            actions.append({"metaData": _metadata_action(self.metadata, timestamp)})
+        for name, value in self.transactions.items():
+            actions.append({"txn": {"appId": name, "version": value, "lastUpdated": timestamp}})
+        actions += ({"remove": remove_action(file, timestamp, change)} for file in self.removed)
+        actions += ({"add": add_action(file, change)} for file in self.added)
+        first = {
+            "timestamp": timestamp,
+            "operation": self.operation,
+            "operationParameters": dict(self.parameters),
+            "isBlindAppend": not self.removed and self.metadata is None,
+            "engineInfo": "twisted-msgproto",
+            OURS: {
+                "run": self.run.id,
+                "host": self.run.host,
+                "pid": self.run.pid,
+                "operation": self.operation,
+                "actions": len(actions),
+                "info": dict(self.info),
+            },
+        }
+        return "".join(_line(action) for action in [{"commitInfo": first}, *actions]).encode()
 
 
 def transactions_of(landed: Mapping[str, Landed]) -> dict[str, int]:
@@ -197,9 +212,7 @@ def transactions_of(landed: Mapping[str, Landed]) -> dict[str, int]:
 
 
 def landed_of(transactions: Mapping[str, int]) -> dict[str, Landed]:
-    """Return the reverse of :func:`transactions_of`; other programs' application ids are left
-    out.
-    """
+    """Return the reverse of :func:`transactions_of`, without other programs' transactions."""
     return {
         gateway: Landed(
             offset,
@@ -213,52 +226,6 @@ def landed_of(transactions: Mapping[str, int]) -> dict[str, Landed]:
 
 def version_name(version: int) -> str:
     return f"{version:020d}.json"
-
-
-def commit_lines(
-    *,
-    timestamp: int,
-    operation: str,
-    run: Run,
-    parameters: Mapping[str, str] | None = None,
-    info: Mapping[str, object] | None = None,
-    transactions: Mapping[str, int] | None = None,
-    added: Sequence[DataFile] = (),
-    removed: Sequence[DataFile] = (),
-    data_change: bool = True,
-    metadata: Metadata | None = None,
-    protocol: ProtocolVersions | None = None,
-) -> bytes:
-    """Return one version's file.
-
-    ``commitInfo`` comes first and counts the actions, so that a file that was cut between two
-    lines is known as one; transactions stand before what they speak of.
-    """
-    actions: list[dict[str, Any]] = []
-    if protocol is not None:
-        actions.append({"protocol": _protocol_action(protocol)})
-    if metadata is not None:
-        actions.append({"metaData": _metadata_action(metadata, timestamp)})
-    for name, value in (transactions or {}).items():
-        actions.append({"txn": {"appId": name, "version": value, "lastUpdated": timestamp}})
-    actions += ({"remove": remove_action(file, timestamp, data_change)} for file in removed)
-    actions += ({"add": add_action(file, data_change)} for file in added)
-    first = {
-        "timestamp": timestamp,
-        "operation": operation,
-        "operationParameters": dict(parameters or {}),
-        "isBlindAppend": not removed and metadata is None,
-        "engineInfo": "twisted-msgproto",
-        OURS: {
-            "run": run.id,
-            "host": run.host,
-            "pid": run.pid,
-            "operation": operation,
-            "actions": len(actions),
-            "info": dict(info or {}),
-        },
-    }
-    return "".join(_line(action) for action in [{"commitInfo": first}, *actions]).encode()
 
 
 def add_action(file: DataFile, data_change: bool) -> dict[str, Any]:
@@ -284,11 +251,7 @@ def remove_action(file: DataFile, timestamp: int, data_change: bool) -> dict[str
 
 
 def parse_commit(version: int, data: bytes) -> Commit:
-    """Return a version's file as a :class:`Commit`.
-
-    Raises:
-        Torn: the file is empty, cut or holds something else than actions.
-    """
+    """Return a version's file as a :class:`Commit`; raise Torn if it is cut or is none."""
     if not data.strip(b"\0 \r\n"):
         raise Torn("it is empty")
     actions = action_lines(data)
@@ -327,11 +290,7 @@ def action_lines(data: bytes) -> list[dict[str, Any]]:
 
 
 def stamp_of(data: bytes) -> Stamp:
-    """Return the stamp of a version's file; nothing else of it is parsed.
-
-    Raises:
-        Torn: the line that says it is cut.
-    """
+    """Return the stamp of a version's file, of which nothing else is parsed; raise Torn."""
     for line in data.splitlines():
         if b'"commitInfo"' in line[:COMMIT_INFO_WITHIN]:
             run, operation, timestamp = _said(_action(line).get("commitInfo") or {})

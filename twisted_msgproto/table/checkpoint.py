@@ -1,9 +1,7 @@
 """Make checkpoints of a log, and remove what they make needless.
 
-A checkpoint is one Parquet file of the actions that still count: the newest of each application
-transaction, of the table's metadata and of its protocol, the files that are in the table, and those
-that went out of it lately.  It gets its name only when it is whole and durable; only then does
-``_last_checkpoint`` name it.
+A checkpoint is one Parquet file of the actions that still count. It gets its name only when it is
+whole and durable; only then does ``_last_checkpoint`` name it.
 """
 
 from __future__ import annotations
@@ -26,13 +24,11 @@ LAST_CHECKPOINT = "_last_checkpoint"
 LEFTOVER_SECONDS = 3600.0
 """No living writer keeps a temporary file so long."""
 KEPT_CHECKPOINTS = 3
-"""The newest checkpoints all stay; one in this many stays of the older ones within the
-retention.
-"""
+"""The newest checkpoints all stay; of the older ones within the retention one in THINNED."""
 THINNED = 10
 TOMBSTONE_SECONDS = 7 * 86_400.0
-"""A checkpoint tells this long of a file that went out, unless the table's property says otherwise:
-vacuums of other programs keep it for readers of older versions by that.
+"""A checkpoint tells this long of a file that went out: vacuums of other programs keep it for
+readers of older versions by that.
 """
 
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
@@ -105,9 +101,8 @@ class _Actions:
             self.kept[name][key] = value
 
     def written(self, cutoff: float) -> tuple[bytes, int]:
-        """Return the checkpoint's file, and how many actions it holds.
-
-        Files that went out before ``cutoff``, milliseconds since 1970, are left out.
+        """Return the checkpoint's file, and how many actions it holds, without files that went out
+        before ``cutoff`` (milliseconds since 1970).
         """
         removes = self.kept["remove"]
         for key in [
@@ -139,11 +134,8 @@ def write_checkpoint(
 ) -> Base:
     """Make a checkpoint of ``version``, durably; everything up to it is durable already.
 
-    ``now`` is in seconds since 1970.
-
-    Raises:
-        FileNotFoundError: a file of the log is gone: another writer has cleaned it.
-        OSError: the disk or the store refused; the table is as it was.
+    FileNotFoundError means that another writer has cleaned the log, OSError that the table is as it
+    was.
     """
     actions = _Actions()
     for name in base.names:
@@ -183,13 +175,11 @@ def _stored(storage: Storage, name: str) -> Iterable[dict[str, Any]]:
 
 
 def clean_log(storage: Storage, properties: Mapping[str, str], until: int, now: float) -> list[str]:
-    """Remove from the log what is older than the retention and behind a checkpoint.
-
-    ``until`` is the newest checkpoint that is durable; ``now`` is in seconds since 1970.  Returns
-    the names of the removed files.  Every version younger than the retention stays readable.
+    """Remove what is older than the log's retention and behind ``until``, the newest checkpoint
+    that is durable; return the names.
     """
     times = storage.log_times()
-    now = min(now, max(times.values()))  # the store's clock counts where this one is ahead of it
+    now = min(now, times.get(LAST_CHECKPOINT, now))  # written just now, by the store's clock
     needless = [
         name
         for name, modified in times.items()

@@ -38,9 +38,7 @@ BODY = ""
 
 @dataclass(slots=True)
 class Converted:
-    """The columns of a block in order, the error of each row (null: none), and in how many rows
-    each column has one.
-    """
+    """The columns of a block in order, the error of each row, and how many each column has."""
 
     columns: list[pa.Array]
     errors: pa.Array

@@ -71,10 +71,7 @@ class BodyError(ValueError):
 
 
 def parse(body: bytes) -> Any:
-    """Return the JSON value of a body, numbers as :class:`Number`; the last of equal names wins.
-
-    Raises BodyError, one of the reasons above.
-    """
+    """Return the JSON value of a body, numbers as :class:`Number`; the last of equal names wins."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -209,8 +206,8 @@ def as_decimal(text: str, precision: int, scale: int) -> Decimal:
 
 
 def _number(text: str) -> tuple[bool, str, int]:
-    """Return whether a number is negative, its digits without zeros at either end, and the power
-    of ten of the last one.
+    """Return whether a number is negative, its digits without zeros at either end, and the power of
+    ten of the last one.
     """
     mantissa, _, exponent = text.lower().partition("e")
     whole, _, fraction = mantissa.removeprefix("-").partition(".")
@@ -300,10 +297,8 @@ def as_date(text: str, format: str | None) -> dt.date:
 
 
 def scalar(kind: pa.DataType, format: str | None = None) -> Callable[[str], Any]:
-    """Return the function that converts the text of a scalar to a value of ``kind``; it raises
-    Unfit.
-
-    Times are microseconds since 1970.  Raises ConfigurationError for a type that has none.
+    """Return what converts the text of a scalar to ``kind`` (times: microseconds since 1970), or
+    raises Unfit; ConfigurationError for a type that JSON has none of.
     """
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return as_string
@@ -328,9 +323,7 @@ def scalar(kind: pa.DataType, format: str | None = None) -> Callable[[str], Any]
 Errors = list[str]
 
 Convert = Callable[[Any, str, Errors], Any]
-"""Makes a value of a column from a JSON value; appends to the errors what does not fit, under the
-name that is given.
-"""
+"""Makes a value of a JSON value; appends what does not fit to the errors, under a name."""
 
 
 def text_of(value: Any) -> str | None:
@@ -479,9 +472,8 @@ class Columns:
     def row(
         self, body: bytes | None, fields: Iterable[tuple[str, str | None]] | None = None
     ) -> tuple[dict[str, Any], str | None]:
-        """Return the values of a row, by column, and what is wrong with it, or None.
-
-        Times are microseconds since 1970.
+        """Return the values of a row, by column (times: microseconds since 1970), and what is wrong
+        with it, or None.
         """
         errors: Errors = []
         document, text = None, None
@@ -509,9 +501,7 @@ class Columns:
         return values, "; ".join(errors) or None
 
     def cell(self, column: Column, value: Any, errors: Errors, *, quiet: bool = False) -> Any:
-        """Return the value of a column from a JSON value; ``quiet`` when the body has its error
-        already.
-        """
+        """Return the value of a column; ``quiet`` when the body has its error already."""
         if value is None:
             if column.required and not quiet:
                 errors.append(f"{column.name}: it is missing")
@@ -532,11 +522,7 @@ DECIMAL_TYPE = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 def columns_of(given: Mapping[str, Any], taken: Sequence[str] = OWN_NAMES) -> Columns:
-    """Return the columns of a section ``[table.columns]``.
-
-    ``taken`` are the names of the table's other columns.  Raises ConfigurationError, one line, that
-    names the column.
-    """
+    """Return the columns of a section ``[table.columns]``; ``taken`` are the table's others."""
     columns = tuple(_column(name, settings) for name, settings in given.items())
     if not columns:
         raise ConfigurationError("[table.columns] names no column")
@@ -597,9 +583,7 @@ def _column(name: str, settings: object) -> Column:
 
 
 def type_of(column: str, name: object) -> pa.DataType:
-    """Return the type that a file calls ``name``.  Raises ConfigurationError for one that is not
-    known.
-    """
+    """Return the type that a file calls ``name``."""
     text = name.strip() if isinstance(name, str) else ""
     array = ARRAY.fullmatch(text)
     inner = array[1].strip() if array else text

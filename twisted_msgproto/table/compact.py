@@ -1,11 +1,8 @@
 """Make few large files of many small ones, in the order of gateway and offset.
 
-A bridge that lands a batch a second makes 86,400 files a day.  Readers want few.  A compaction is
-one version that removes files and adds one with the same rows.  It is abandoned when one of those
-files was removed meanwhile, so of two compactions, or of a compaction and an expiry, one succeeds.
-The small files stay on the disk for readers of older versions; vacuum removes them.
-
-delta-rs' own ``optimize.compact`` is not used: two of them at once double every row.
+A bridge that lands a batch a second makes 86,400 files a day. A compaction is one version,
+abandoned when one of its files was removed meanwhile: of two, or of one and an expiry, one
+succeeds. delta-rs' own ``optimize.compact`` doubles every row when two run at once.
 """
 
 from __future__ import annotations
@@ -46,9 +43,7 @@ class Compacted:
     added: int = 0
     bytes: int = 0
     given_up: int = 0
-    """These groups were abandoned, because another writer removed one of their files meanwhile,
-    or one was lost.
-    """
+    """Groups that were abandoned: another writer removed one of their files, or one was lost."""
     version: int | None = None
 
 
@@ -59,10 +54,7 @@ def small_files(files: Iterable[DataFile], small: int = SMALL_BYTES) -> list[Dat
 def choose(
     files: Iterable[DataFile], *, small: int = SMALL_BYTES, target: int = TARGET_BYTES
 ) -> list[list[DataFile]]:
-    """Groups of small files of one partition, in the order they were written; each becomes a file.
-
-    A group has two files at least, and ``target`` bytes at most.
-    """
+    """Return groups of small files of one partition, each of ``target`` bytes at most."""
     partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
     for file in small_files(files, small):
         partitions.setdefault(tuple(sorted(file.partition.items())), []).append(file)
@@ -102,10 +94,8 @@ def compact(
     dry_run: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> Compacted:
-    """Compact the small files of ``table``, as they are now.
-
-    It ends after ``bytes_max`` bytes of small files.  ``say`` receives a line for each abandoned
-    group.  Raises TableError when the table cannot be read or written.
+    """Compact the small files of ``table``, but no more once ``bytes_max`` were read; ``say``
+    receives a line for each abandoned group.
     """
     files = table.files()
     done = Compacted(small=len(small_files(files, small)))
@@ -136,10 +126,8 @@ def compact_if_due(table: Table, run: Run) -> Compacted | None:
 
 
 class Compactions:
-    """Compactions of a bridge's table from time to time, beside the batches.
-
-    It has its own thread and its own view of the table, so rows do not wait for it, and it may be
-    killed at any time: what it leaves then is a file that vacuum removes.
+    """Compactions of a bridge's table from time to time, with a thread and a view of the table of
+    their own: rows do not wait for them.
     """
 
     def __init__(
@@ -156,7 +144,7 @@ class Compactions:
         self._thread: threading.Thread | None = None
 
     def begin(self, table: Table) -> None:
-        """Begin one if DUE_SECONDS have passed; what a bridge calls between batches."""
+        """Begin one if DUE_SECONDS have passed."""
         busy = self._thread is not None and self._thread.is_alive()
         if busy or self._clock() - self._last < DUE_SECONDS:
             return
@@ -218,7 +206,7 @@ def _replace(table: Table, part: list[DataFile], run: Run, done: Compacted) -> N
 
 
 def sorted_rows(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows in the order of gateway and offset; as they come if they have neither."""
+    """Yield the rows in the order of gateway and offset, if they have these."""
     held = [table for table in tables if table.num_rows]
     if not held:
         return

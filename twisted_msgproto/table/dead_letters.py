@@ -55,11 +55,9 @@ Rejected = Mapping[str, Mapping[int, str]]
 
 
 class FunctionFailed(TableError):
-    """The transform ``name`` raised in a batch, and nothing else was at fault; ``reason`` is one
-    line.
+    """The transform ``name`` raised in a batch, and nothing else was at fault.
 
-    ``by_row`` is whether the rows that it returns for a part of a batch do not depend on the
-    others, so that the batch can be halved.
+    ``by_row``: what it returns for a part does not depend on the rest, so a batch can be halved.
     """
 
     def __init__(self, name: str, reason: str, *, by_row: bool) -> None:
@@ -89,10 +87,9 @@ def land_without(
 ) -> LandedRanges:
     """Land those rows of a batch for which the function does not raise ``error``.
 
-    ``run`` lands tasks durably, and ``before`` rows were rejected since one landed (None: there are
-    no dead letters).  Raises TableError, one line that names gateway and offsets, when the function
-    cannot be run on a part of a batch or rejects too many rows; then nothing has landed, as when
-    ``run`` raises something else.
+    ``before`` rows were rejected since one landed (None: there are no dead letters). Raises
+    TableError, which names gateway and offsets, when the function rejects too many, or cannot be
+    run on a part of a batch; then nothing has landed.
     """
     whole = [part for ranges in tasks for part in ranges]
     number = sum(part.hi - part.lo for part in whole)
@@ -182,7 +179,7 @@ def lists(transactions: Mapping[str, int]) -> set[str]:
 
 def _listed(main: Table) -> dict[str, tuple[int, dict[int, str]]]:
     """Return which rows wait to become dead letters, by gateway; a file that is gone says that they
-    are.  Raises TableError.
+    are.
     """
     found = {}
     landed = main.landed()
@@ -240,8 +237,7 @@ table of dead letters has until then.
 class DeadLetters:
     """``table``, with columns of :data:`DEAD_SCHEMA`, as that of the dead letters of ``main``.
 
-    ``waiting`` are rejected rows that it does not have yet, by gateway.  Raises ConfigurationError
-    or TableError, one line, when it cannot be that table.
+    ``waiting`` are rejected rows that it does not have yet, by gateway.
     """
 
     def __init__(
@@ -297,9 +293,8 @@ class DeadLetters:
         }
 
     def check(self, gateway: str, queue: Queue) -> None:
-        """Raise QueueMismatch if dead letters beyond the main table's place are not this queue's.
-
-        They would hide other messages that have the same offsets.
+        """Raise QueueMismatch if dead letters beyond the main table's place are not this queue's:
+        they would hide other messages that have the same offsets.
         """
         if gateway in self._unproven:
             try:
@@ -314,8 +309,8 @@ class DeadLetters:
     def notes(
         self, bounds: Mapping[str, tuple[int, int]], rejected: Rejected
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Return how many rows a batch of ``bounds`` rejects in each gateway, dead letters from
-        before among them, and what its version notes of that.
+        """Return how many rows a batch rejects in each gateway, dead letters from before among
+        them, and what its version notes of that.
         """
         counts, notes = {}, {}
         self._proposed = {}
@@ -337,11 +332,7 @@ class DeadLetters:
         self._proposed = {}
 
     def follow(self, gateway: str, location: str, access: object = None) -> Failure | None:
-        """Land what waits of a gateway; return why it cannot be read, if that is so.
-
-        Raises TableError when the table of dead letters cannot be written, Overtaken when another
-        bridge has done it.
-        """
+        """Land what waits of a gateway; return why it cannot be read, if that is so."""
         note, rows, known = self.waiting[gateway]
         place, before = self._main.landed()[gateway], self.table.landed().get(gateway)
         parts = merged_ranges((offset, offset + 1) for offset in rows)

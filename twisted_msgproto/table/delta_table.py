@@ -28,7 +28,6 @@ from .actions import (
     Proposal,
     Run,
     Torn,
-    commit_lines,
     landed_of,
     stamp_of,
     version_name,
@@ -61,9 +60,7 @@ UNCONFIRMED_MAX = 100
 CHECKPOINT_RETRY = 10
 """A checkpoint that failed is tried again after this many versions."""
 CLEAN_SECONDS = 600.0
-"""The log is cleaned at most once in this time: that lists its folder, and the folder holds
-hours of versions.
-"""
+"""The log is cleaned at most once in this time: its folder holds hours of versions."""
 
 Change = Callable[[Metadata], tuple[Metadata, dict[str, str]]]
 
@@ -121,11 +118,7 @@ class Table:
         version: int | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Open a table as it is now, or as it was at ``version``.
-
-        Raises:
-            TableError: there is no table, its log is torn, or its protocol is not known here.
-        """
+        """Open a table as it is now, or as it was at ``version``."""
         return cls(*_placed(location, storage, machine), version)
 
     @classmethod
@@ -138,12 +131,7 @@ class Table:
         """Repair what a loss of power tore, where that can be done without doubt, and open the
         table.
 
-        :attr:`mended` lists the repairs.  An object store has to prove that only one writer can
-        make a version's number.
-
-        Raises:
-            TableError: what is torn cannot be mended, or the store lets writers overwrite each
-                other; besides what :meth:`open` raises.
+        An object store has to prove that only one writer can make a version's number.
         """
         place, clock = _placed(location, storage, machine)
         mended: list[str] = []
@@ -170,23 +158,13 @@ class Table:
         notes: Mapping[str, int] | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Make a table, whose first version has ``notes``, and open it.
-
-        Raises:
-            TableError: there is one already, or it cannot be made.
-            ConfigurationError: the schema cannot be a Delta table's.
-        """
+        """Make a table, whose first version has ``notes``, and open it."""
         place, clock = _placed(location, storage, machine)
         metadata = metadata_of(str(uuid.uuid4()), schema, partition_by, properties)
         own = run or Run.new()
-        first = commit_lines(
-            timestamp=int(clock() * 1000),
-            operation="CREATE TABLE",
-            run=own,
-            transactions=notes,
-            metadata=metadata,
-            protocol=PROTOCOL,
-        )
+        first = Proposal(
+            own, "CREATE TABLE", notes=notes or {}, metadata=metadata, protocol=PROTOCOL
+        ).lines(int(clock() * 1000))
         place.prove()
         try:
             if isinstance(place, LocalStorage):
@@ -226,7 +204,7 @@ class Table:
         return cls.open_for_writing(location, storage, **machine)
 
     mended: tuple[str, ...] = ()
-    """:meth:`open_for_writing` repaired these: a line for each thing."""
+    """What :meth:`open_for_writing` repaired, a line for each thing."""
 
     @property
     def location(self) -> str:
@@ -242,7 +220,6 @@ class Table:
 
     @property
     def table_id(self) -> str:
-        """Return the table's identity; a copy of the table keeps it."""
         return self._metadata.id
 
     @property
@@ -313,15 +290,13 @@ class Table:
     ) -> int:
         """Add a batch: its files, and how far each of its gateways has landed with it.
 
-        ``before`` is where the table had those gateways when the batch was planned; None for a
-        gateway that the table did not know; ``notes`` are other application transactions, and
-        ``notes_before`` those that the table must have (0: not at all). Returns the version; it is
-        durable.  A commit that failed may be tried again, with the same arguments.
+        ``before`` is where the table had those gateways when the batch was planned (None: it did
+        not know one); ``notes`` are other application transactions, and ``notes_before`` those that
+        the table must have (0: not at all). Returns the version, which is durable. A commit that
+        failed may be tried again, with the same arguments.
 
-        Raises:
-            Overtaken: another writer moved one of the gateways, or changed one of these notes.
-            TableChanged: the table is not any more what the files were written for.
-            TableError: the disk or the object store refused; nothing has landed.
+        Raises Overtaken when another writer moved a gateway or changed a note, TableChanged when
+        the table is not any more what the files were written for.
         """
         return self._land(
             Proposal(
@@ -351,14 +326,9 @@ class Table:
         notes: Mapping[str, int] | None = None,
         notes_before: Mapping[str, int] | None = None,
     ) -> int:
-        """Remove files from the table and add others, in one version.
-
-        ``data_change`` is False when the rows stay the same (compaction).
-
-        Raises:
-            Overtaken: a removed file was removed by another writer meanwhile, or a gateway of
-                ``landed`` moved.
-            TableChanged, TableError: as for :meth:`commit`.
+        """Remove files and add others, in one version, with ``data_change`` False when the rows
+        stay the same. Raises Overtaken, also when another writer has removed a file, and
+        TableChanged.
         """
         self._files()
         return self._land(
@@ -377,12 +347,8 @@ class Table:
         )
 
     def grow(self, columns: Sequence[pa.Field], *, run: Run) -> list[str]:
-        """Add those of ``columns`` that the table does not have, in a version of their own, and
-        return their names; rows that are there have null in them.
-
-        Raises:
-            ConfigurationError: Delta has no such type.
-            TableChanged, TableError: as for :meth:`commit`.
+        """Add those of ``columns`` that the table does not have, in a version of their own; rows
+        that are there have null in them.
         """
         names: list[str] = []
 
@@ -397,10 +363,7 @@ class Table:
         return names
 
     def set_properties(self, properties: Mapping[str, str], *, run: Run) -> None:
-        """Give the table these properties, in a version of its own if it does not have them.
-
-        Raises TableChanged and TableError as :meth:`commit` does.
-        """
+        """Give the table these properties, in a version of its own if it does not have them."""
 
         def changed(before: Metadata) -> tuple[Metadata, dict[str, str]]:
             after = replace(before, properties={**before.properties, **properties})
@@ -431,7 +394,6 @@ class Table:
 
     @property
     def durable(self) -> bool:
-        """Return whether every version up to :attr:`version` is durable: see :meth:`sync`."""
         return not self._unsynced and not self._sync_all
 
     def sync(self) -> None:
@@ -459,8 +421,7 @@ class Table:
     def maintain(self, *, at_once: bool = False) -> None:
         """Write a checkpoint when one is due, or ``at_once``, and clean the log behind it.
 
-        A writer calls it after its commits.  TableError does not mean that anything is lost: it is
-        tried again some commits later.
+        TableError does not mean that anything is lost: it is tried again some commits later.
         """
         if self.version < self._next_checkpoint and not at_once:
             return
@@ -525,12 +486,8 @@ class Table:
     def _look_behind(self) -> None:
         """Check that the version before the next one is still there, and still the same.
 
-        Another writer may have cleaned the log up to it.  Then what came since is read, version by
-        version: a RESTORE among them must be met.
-
-        Raises:
-            TableChanged: the table was removed, an older copy was put in its place, or versions
-                were cleaned away before they were read here.
+        Another writer may have cleaned the log up to it. Then what came since is read, version by
+        version: a RESTORE among them must be met. Raises TableChanged.
         """
         name = version_name(self.version)
         try:
@@ -605,8 +562,7 @@ class Table:
         """Raise TableError if a file that is about to be named in the log is gone.
 
         Somebody may take it for a rest: another program's vacuum that keeps nothing, or one whose
-        clock is wrong.  A version that names it would lose its rows.  In an object store this costs
-        one request a file, and a commit has a few files.
+        clock is wrong. A version that names it would lose its rows.
         """
         try:
             for file in files:
@@ -679,9 +635,7 @@ class Table:
 
 
 def exists(storage: Storage) -> bool:
-    """Return whether there is a table, whole or not.  Raises TableError when that cannot be
-    seen.
-    """
+    """Return whether there is a table, whole or not."""
     try:
         return list_log(storage).exists
     except OSError as error:

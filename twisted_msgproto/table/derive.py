@@ -58,10 +58,7 @@ Path = tuple[str, ...]
 
 
 def raw_rows(table: Table, most: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of a table that has the queue's columns.
-
-    Raises TableError for a table that has others.
-    """
+    """Yield the first rows of a table that has the queue's columns."""
     check_raw(table)
     for file in sorted(table.files(), key=lambda file: file.modified):
         for rows in _rows_of(table, file):
@@ -210,9 +207,7 @@ def _line(place: tuple[bool, Path], seen: _Seen, taken: set[str]) -> str:
 
 @dataclass(slots=True)
 class Tried:
-    """How columns fared: rows that the table would have, values and errors by column, and one of
-    each error.
-    """
+    """How columns fared: rows that the table would have, values and errors by column."""
 
     rows: int = 0
     left_out: int = 0
@@ -260,8 +255,8 @@ END = 1 << 63
 
 @dataclass(slots=True)
 class Derived:
-    """What :func:`derive` has made: the table's version and rows, and the version of the raw table
-    that they are of.  ``left_out`` and ``errors`` are those of this run alone.
+    """What :func:`derive` has made of the version ``of``; ``left_out`` and ``errors`` are those of
+    this run.
     """
 
     version: int
@@ -286,14 +281,9 @@ def derive(
 
     First each of ``queues`` (by queue id) keeps for the new table's consumer what ``raw`` has not
     landed; then a version of ``raw`` is settled on, and its files are converted in parts, each in
-    one commit with a note of how many parts there are.  The last commit has the places and all
-    notes; until then bridges refuse the table.  After a kill the same call goes on where it was; it
+    one commit with a note of how many parts there are. The last commit has the places and all
+    notes; until then bridges refuse the table. After a kill the same call goes on where it was; it
     begins again when that version of ``raw`` cannot be read any more.
-
-    Raises:
-        TableError: one line; ``raw`` is not intact or has other columns, or there is a table that
-            is not of this kind.
-        QueueError: a queue does not answer, or is not the one that ``raw`` has landed.
     """
     check_raw(raw)
     for gateway, queue in queues.items():
@@ -356,9 +346,7 @@ def derive(
 
 
 def _begun(raw: Table, target: Target, run: Run, machine: Machine) -> tuple[Table, str]:
-    """Return the table, which is made if there is none, and the name of the note that says which
-    version of ``raw`` it is of.
-    """
+    """Return the table and the name of the note that says which version of ``raw`` it is of."""
     digest = sha256(repr((target.shape, target.partition_by)).encode()).hexdigest()[:16]
     note = f"{gaps.DERIVING_PREFIX}{raw.table_id}:{digest}"
     place = target.location, target.schema, target.partition_by, target.storage

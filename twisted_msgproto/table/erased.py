@@ -51,7 +51,7 @@ def names(transactions: Mapping[str, int]) -> list[str]:
 
 
 def write(storage: Storage, name: str, erased: Erased) -> dict[str, int]:
-    """Make the durable file of a note, and return the note.  Raises TableError."""
+    """Make the durable file of a note, and return the note."""
     rows = [(gateway, lo, hi) for gateway, parts in sorted(erased.items()) for lo, hi in parts]
     columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[], [], []]
     kinds = (pa.string(), pa.int64(), pa.int64())
@@ -63,7 +63,7 @@ def write(storage: Storage, name: str, erased: Erased) -> dict[str, int]:
 
 
 def put(storage: Storage, path: str, data: bytes) -> None:
-    """Make a durable file of notes, before the version that names it.  Raises TableError."""
+    """Make a durable file of notes, before the version that names it."""
     try:
         if isinstance(storage, LocalStorage):
             storage.make_folder(path)
@@ -82,7 +82,7 @@ class Notes:
         self._whole: Erased = {}
 
     def of(self, transactions: Mapping[str, int]) -> Erased:
-        """Return all that ``transactions`` note.  Raises TableError."""
+        """Return all that ``transactions`` note."""
         wanted = names(transactions)
         if wanted != self._names:
             for name in wanted:
@@ -120,9 +120,7 @@ def united(parts: Iterable[Erased]) -> dict[str, list[Range]]:
 def instead(
     storage: Storage, transactions: Mapping[str, int], erased: Erased, *others: str
 ) -> dict[str, int]:
-    """Return notes with which ``erased`` is all that counts, in one file; ``others`` are names
-    that are settled by it.
-    """
+    """Return notes with which ``erased`` is all that counts; ``others`` are settled by it."""
     old = {PREFIX + name: 0 for name in (*names(transactions), *others)}
     return old | (write(storage, uuid.uuid4().hex, erased) if any(erased.values()) else {})
 
@@ -154,18 +152,13 @@ def among(rows: pa.Table, erased: Erased) -> pa.ChunkedArray:
 
 
 def name_of(commit: Commit) -> str:
-    """Return the name of the note about a version of another program: whoever makes it makes the
-    same.
-    """
+    """Return the name of a note about another's version, the same for all who make it."""
     return f"{commit.version:020d}-{commit.timestamp}"
 
 
 def erased_by(table: Table, commit: Commit) -> dict[str, list[Range]]:
-    """Return the rows that a version of another program took out.
-
-    Raises:
-        RewindNeeded: it did something else to rows that have landed, or nobody can tell.
-        TableError: the storage cannot be read.
+    """Return the rows that a version of another program took out; raise RewindNeeded if it did
+    something else to rows that have landed, or nobody can tell.
     """
     storage = table.storage
     if commit.run is not None or not commit.data_change:

@@ -42,23 +42,13 @@ DERIVED_PARTS = "msgproto-derived-parts"
 COUNTS = (LEFT_OUT_PREFIX, REJECTED_PREFIX, EXPIRED_ROWS_PREFIX, DAMAGED_ROWS_PREFIX)
 
 NOTES_MAX = 16
-"""One commit has at most this many new notes of one kind for one gateway.
-
-Rows around midnight can expire in many small ranges; the nearest are noted as one.
+"""One commit notes at most so many ranges of one kind for one gateway, the nearest as one: rows
+around midnight can expire in many small ones.
 """
 
 
-def begins(transactions: Mapping[str, int]) -> dict[str, int]:
-    """Return the first offset that the table was to hold, for each gateway with such a note."""
-    return _offsets(transactions, BEGIN_PREFIX)
-
-
-def dropping(transactions: Mapping[str, int]) -> dict[str, int]:
-    """Return where a transform began to drop rows, for each gateway with such a note."""
-    return _offsets(transactions, DROPPING_PREFIX)
-
-
-def _offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
+def offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
+    """Return what notes with this prefix say, by gateway."""
     return {
         name.removeprefix(prefix): offset
         for name, offset in transactions.items()
@@ -68,25 +58,21 @@ def _offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
 
 def half_derived(transactions: Mapping[str, int]) -> bool:
     """Return whether a table is being made of another one, and has only a part of it."""
-    return any(_offsets(transactions, DERIVING_PREFIX).values())
+    return any(offsets(transactions, DERIVING_PREFIX).values())
 
 
 def counted(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
     """Return how many rows a count with this prefix says, for each gateway of which it says any."""
-    return {gateway: rows for gateway, rows in _offsets(transactions, prefix).items() if rows}
+    return {gateway: rows for gateway, rows in offsets(transactions, prefix).items() if rows}
 
 
 def absent(transactions: Mapping[str, int], gateway: str) -> int:
-    """Return how many rows below a gateway's place are not in the table, for reasons that are
-    counted.
-    """
+    """Return how many rows below a gateway's place are absent for reasons that are counted."""
     return sum(transactions.get(prefix + gateway, 0) for prefix in COUNTS)
 
 
 def absent_notes(transactions: Mapping[str, int], gateway: str, rows: int) -> dict[str, int]:
-    """Return the notes with which ``rows`` are absent below a gateway's place, which was set back;
-    empty where none were.
-    """
+    """Return the notes with which ``rows`` are absent below a place that was set back."""
     for prefix in COUNTS:
         if gateway in counted(transactions, prefix):
             return dict.fromkeys((one + gateway for one in COUNTS), 0) | {prefix + gateway: rows}
@@ -141,13 +127,11 @@ def batch_notes(
 ) -> dict[str, int]:
     """Return what a batch notes beside its places.
 
-    ``begins`` are the first offsets of gateways that the table did not know, ``damaged`` what the
-    reads of the batch met as damaged, ``dropped_from`` the first offsets of a batch from which a
-    transform dropped rows, ``left_out`` how many rows its shape left out, ``transactions`` those
-    that the table has.
+    ``begins`` are the first offsets of gateways that the table did not know, ``dropped_from`` those
+    of a batch from which a transform dropped rows.
     """
     found = {BEGIN_PREFIX + gateway: offset for gateway, offset in begins.items()}
-    known = dropping(transactions)
+    known = offsets(transactions, DROPPING_PREFIX)
     for gateway, offset in (dropped_from or {}).items():
         if gateway not in known:
             found[DROPPING_PREFIX + gateway] = offset

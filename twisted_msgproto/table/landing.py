@@ -1,7 +1,6 @@
 """Workers land ranges of queues as Parquet files, durable before anybody hears of them.
 
-:func:`land_ranges` is one task's work.  It does not use Spark: Spark schedules it.  What it writes
-belongs to the table only when a commit says so.  A task that fails removes what it has written; one
+What is written belongs to the table only when a commit says so. A task that fails removes it; one
 that is killed leaves files that no log names, and vacuum removes them.
 """
 
@@ -51,24 +50,18 @@ GROUP_ROWS = 64_000
 """A Parquet row group is written when it has this many rows ..."""
 
 GROUP_BYTES = 32 << 20
-"""... or has this many bytes: large groups compress and read better, small ones need less
-memory.
-"""
+"""... or has this many bytes: small groups need less memory."""
 
 FOOTER_TEXT = 1024
 """A footer has no bounds of a column in which a text is a few times as long."""
 
 OPEN_FILES_MAX = 16
-"""A task writes this many files at once: each holds up to a row group in memory.
-
-Rows of a seventeenth partition close the file that was used least lately; a backlog of many
-days is read in order, so one partition seldom needs a second file.
+"""A task writes this many files at once, each of which holds a row group in memory; then the one
+that was used least lately is closed. A backlog of many days is read in order.
 """
 
 READERS_MAX = 16
-"""A task reads this many gateways at once: a small range costs a round trip over the network,
-not work.
-"""
+"""A task reads this many gateways at once: a small range costs a round trip, not work."""
 
 READ_AHEAD = 4
 
@@ -114,10 +107,10 @@ class Failure:
 class LandedRanges:
     """What tasks have landed.
 
-    ``files`` are durable and wait for their commit.  ``rows`` (what the files hold), ``damaged``
-    and ``left_out`` (rows that the table's shape leaves out) come from the reads themselves, per
-    gateway.  With anything in ``failed`` there are no files: a batch lands whole or
-    is planned again without those gateways.
+    ``files`` are durable and wait for their commit. ``rows`` (what the files hold), ``damaged`` and
+    ``left_out`` (by the table's shape) come from the reads themselves, per gateway. With anything
+    in ``failed`` there are no files: a batch lands whole or is planned again without those
+    gateways.
     """
 
     files: list[DataFile] = field(default_factory=list)
@@ -160,11 +153,10 @@ def land_ranges(
     storage: Storage | None = None,
     change: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> LandedRanges:
-    """Reads ``ranges`` and writes them below the table, durably; names nothing in its log.
+    """Write ``ranges`` below the table, durably; name nothing in its log.
 
-    A gateway that cannot be read is named in ``failed`` and ends the task.  Raises TableError, one
-    line, when the table's storage refuses the files; ``storage`` is opened from ``target`` by
-    default, and ``change`` makes the table's columns of the queue's by default as its shape says.
+    A gateway that cannot be read is named in ``failed`` and ends the task. ``change`` makes the
+    table's columns of the queue's, by default as its shape says.
     """
     storage = storage_at(target.location, target.storage) if storage is None else storage
     landed = LandedRanges()
@@ -197,17 +189,14 @@ def land_ranges(
 # -- reading --------------------------------------------------------------------------------------
 
 Item = Any
-"""A reader yields a record batch, the damaged ranges that the read of a range found, or a
-:class:`Failure`.
-"""
+"""A record batch, the damaged ranges that the read of a range found, or a :class:`Failure`."""
 
 
 def read_all(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
     """Yield each range's record batches, then what the read met as damaged; or a failure in
     between.
 
-    Queues are read by several threads when there are several: rows of a thousand gateways are a
-    thousand journeys.  One queue's ranges stay with one thread.
+    Several queues are read by several threads: rows of a thousand gateways are a thousand journeys.
     """
     by_queue: dict[str, list[Range]] = {}
     for part in ranges:
@@ -291,11 +280,7 @@ Values = tuple[str, ...]
 
 
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
-    """Split ``batch`` by the values of its partition columns; usually there is one, and nothing is
-    copied.
-
-    Raises ValueError for a column that is none of :data:`PARTITION_COLUMNS`.
-    """
+    """Split ``batch`` by the values of its partition columns; usually nothing is copied."""
     table = pa.Table.from_batches([batch])
     parts: list[tuple[Values, pa.Table]] = [((), table)]
     for name in partition_by:
@@ -344,10 +329,7 @@ def _day(number: int) -> str:
 
 @contextlib.contextmanager
 def undone(target: Target, undo: Callable[[], object]) -> Iterator[None]:
-    """Undo what was written if that is not completed.
-
-    Raises TableError, one line, when the table's storage refuses it.
-    """
+    """Undo what was written if that is not completed; what a storage refuses is a TableError."""
     try:
         yield
     except BaseException as error:
@@ -379,14 +361,12 @@ class Files:
             file.write(table)
 
     def finish(self) -> list[DataFile]:
-        """Closes the files and makes them durable; what the log has to say of each."""
         while self._open:
             self._close(next(iter(self._open)))
         make_durable(self._storage, [file.path for file in self._closed])
         return [file.data_file() for file in self._closed]
 
     def remove(self) -> None:
-        """Removes what was written, as far as that is possible just now."""
         for file in [*self._closed, *self._open.values()]:
             with contextlib.suppress(Exception):
                 file.close()
@@ -407,10 +387,7 @@ def open_output(storage: Storage, path: str) -> pa.NativeFile:
 
 
 def make_durable(storage: Storage, paths: Sequence[str]) -> None:
-    """Returns when closed files below the table would survive a loss of power.
-
-    Whatever an object store has accepted does.
-    """
+    """Return when closed files below the table would survive a loss of power."""
     if isinstance(storage, LocalStorage):
         whole = [storage.path(path) for path in paths]
         for path in whole:
@@ -498,11 +475,8 @@ def target_of(table: Table) -> Target:
 
 
 def read_rows(storage: Storage, file: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the row groups of a file in the columns of ``schema``; what it does not have is null.
-
-    Raises:
-        FileLost: the file is missing or torn.
-        TableError: the storage cannot be read.
+    """Yield the row groups of a file in the columns of ``schema``, or raise FileLost; what it does
+    not have is null.
     """
     for rows in groups_of(storage, file):
         columns = [
@@ -520,11 +494,7 @@ def write_file(
     partition: Mapping[str, str | None],
     rows: Iterable[pa.Table],
 ) -> DataFile | None:
-    """Write one durable file of a partition that no log names yet, and return it; None if there are
-    no rows.
-
-    Raises TableError when the storage refuses; what was written is removed then.
-    """
+    """Write one durable file of a partition that no log names yet; return None without rows."""
     values = tuple(partition[name] or "" for name in target.partition_by)
     file: PartitionFile | None = None
 

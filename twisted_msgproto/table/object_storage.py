@@ -25,6 +25,7 @@ from obstore.exceptions import BaseError
 
 from ..core.disk import SHARED_DISK, Disk
 from ..core.errors import TableError
+from ..core.limits import read_seconds
 from .storage import LOG, PRIVATE, LocalStorage, Storage, one_line
 
 LOCAL_SCHEMES = frozenset({"", "file"})
@@ -35,9 +36,7 @@ DEFAULTS: Mapping[str, str] = {
     "max_retries": "3",
     "retry_timeout": "20s",
 }
-"""These hold unless the operator sets others: else a store that does not answer is tried for three
-minutes.
-"""
+"""Otherwise a store that does not answer is tried for three minutes."""
 
 CLIENT = frozenset(
     {
@@ -58,16 +57,11 @@ UNSAFE_RENAME = "allow_unsafe_rename"
 CONDITIONAL_PUT = "conditional_put"
 TRUTH = frozenset({"1", "true", "yes", "y", "ok", "on"})
 
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)[a-z]*")
-
 NUMBER_MAX = 1_000_000  # obstore, and a timedelta, take no number of any size
 
 PROBE_WRITERS = 4
 PROBE_ROUNDS = 4
-"""So many writers race so often for one object: on a careless server nearly every race has two
-winners.
-"""
+"""So often so many writers race for one object: on a careless server mostly two win."""
 
 READ_AHEAD_BYTES = 1 << 18
 """A file is read in steps of this size; a footer mostly fits into one."""
@@ -80,13 +74,7 @@ class SortedOptions(NamedTuple):
 
 
 def sorted_options(options: Mapping[str, str]) -> SortedOptions:
-    """Divide options of any case among what obstore tells apart.
-
-    The names are those of delta-rs and of every other program over Rust's object_store.
-
-    Raises:
-        TableError: two writers could make the same version under one of them, or a value is none.
-    """
+    """Divide options of any case, named as delta-rs does, among what obstore tells apart."""
     refuse_unsafe("storage option", options)
     found = SortedOptions({}, {}, {})
     read: Callable[[str, str], object]
@@ -128,10 +116,12 @@ def _number(name: str, value: str) -> int:
 
 
 def _time(name: str, value: str) -> timedelta:
-    found = DURATION.fullmatch(value.strip())
-    if found is None:
-        raise TableError(f"the storage option {name} is a duration like 20s, not {value!r}")
-    seconds = float(found[1]) * SECONDS[found[2]]
+    try:
+        seconds = read_seconds(value)
+    except ValueError:
+        raise TableError(
+            f"the storage option {name} is a duration like 20s, not {value!r}"
+        ) from None
     if seconds > NUMBER_MAX:
         raise TableError(f"the storage option {name} is at most {NUMBER_MAX} s, not {value!r}")
     return timedelta(seconds=seconds)
@@ -211,11 +201,7 @@ class ObjectStorage:
         return pafs.PyFileSystem(_Files(self.store, self.location))
 
     def prove(self) -> None:
-        """Find out whether the store lets only one writer make an object.
-
-        Raises:
-            TableError: it does not, it was told not to, or it cannot be reached.
-        """
+        """Raise TableError unless the store lets only one writer make an object."""
         refuse_unsafe("environment variable", os.environ)
         paths = [f"{PRIVATE}/probe-{uuid.uuid4().hex}" for _ in range(PROBE_ROUNDS)]
         try:
@@ -267,13 +253,8 @@ ONE_SLASH = re.compile(r"(s3a?|gs|az|abfss?|adl|https?):/(?!/)")
 def storage_at(
     location: str | Path, options: Mapping[str, str] | None = None, disk: Disk | None = None
 ) -> Storage:
-    """Return the storage of a table.
-
-    ``location`` is a directory, a ``file:`` URL or a URL of an object store (``s3://…``);
-    ``options`` are for object stores alone.
-
-    Raises:
-        TableError: the location cannot hold a table.
+    """Return the storage of a table: a directory, a ``file:`` URL or a URL of an object store
+    (``s3://…``), for which alone ``options`` are.
     """
     text = re.sub(r"^file:/(?!/)", "file:///", str(location))  # as Hadoop and Spark write it
     try:

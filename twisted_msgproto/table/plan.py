@@ -1,9 +1,7 @@
 """Plan what the next batch lands: shares of rows among gateways, and tasks that read them.
 
-A batch reads what waits in every gateway, up to a number of rows and an estimate of bytes over all
-of them.  The work is cut into at most ``cores`` tasks, however many gateways there are: a task
-reads ranges of any number of gateways into one file a partition, so files and time depend on rows
-and not on gateways.
+The work is cut into at most ``cores`` tasks, however many gateways there are, so files and time
+depend on rows and not on gateways.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from dataclasses import dataclass, replace
 from ..queue.lineage import Description, Landed
 
 ROWS_MAX = 1_000_000
-"""One batch has at most this many rows: this bounds its time, and what a failed one repeats."""
+"""This bounds the time of a batch, and what a failed one repeats."""
 
 BYTES_MAX = 1 << 30
-"""Bytes of one batch at most, as the gateways estimate them: bounds what tasks hold in memory."""
+"""Bytes of one batch, as the gateways estimate them: this bounds what tasks hold in memory."""
 
 TASK_ROWS_MIN = 20_000
 """Below this a second task costs more than it saves (measured: a task costs some 10 ms)."""
@@ -30,9 +28,8 @@ TASK_GATEWAYS_MIN = 50
 class Range:
     """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
 
-    ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
-    only from the history that the batch was planned from; None when there is no proof.  ``access``
-    is what else opens the queue (files of token and authority); all of it can be pickled.
+    ``landed`` is the end of the batch in this gateway, which the read proves first (None: there is
+    no proof). ``access`` is what else opens the queue; all of it can be pickled.
     """
 
     location: str
@@ -50,9 +47,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A gateway that has answered, and how far the table has landed it (None: not at all
-    yet).
-    """
+    """A gateway that has answered, and how far the table has landed it (None: not yet)."""
 
     gateway: str
     location: str
@@ -96,9 +91,7 @@ def joined(first: Plan, then: Plan) -> Plan:
 
 
 Place = Callable[[Mapping[str, int]], Mapping[str, Landed]]
-"""This asks gateways, by id → offset, for what proves that offset; it leaves out those that do
-not answer.
-"""
+"""Asks gateways for what proves an offset of each; leaves out those that do not answer."""
 
 
 def plan_batch(
@@ -112,7 +105,7 @@ def plan_batch(
     """Return the next batch; None when nothing waits.
 
     A gateway whose rows do not all fit ends at an offset inside of it: ``place`` is asked once for
-    all of these, for the incarnation and the witness that go into the table with the offset.
+    all of these, for the incarnation and the witness that go into the table.
     """
     ends = batch_ends(waiting, rows_max, bytes_max)
     described = {one.gateway: one for one in waiting if ends.get(one.gateway, 0) > one.lo}
@@ -144,10 +137,8 @@ def plan_batch(
 def batch_ends(
     waiting: Sequence[Waiting], rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX
 ) -> dict[str, int]:
-    """Return where the batch ends in each gateway: at most about ``bytes_max`` and ``rows_max``
-    rows.
-
-    A gateway that has rows and a share gets on by at least one row, however heavy it is.
+    """Return where the batch ends in each gateway; one that has rows and a share gets on by at
+    least one row, however heavy it is.
     """
     shares = share({one.gateway: one.rows for one in waiting}, rows_max)
     nbytes = sum(one.bytes * shares[one.gateway] // max(1, one.rows) for one in waiting)
@@ -160,9 +151,7 @@ def batch_ends(
 
 
 def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
-    """Divide ``rows_max`` rows evenly among the queues; what one does not need goes to the
-    others.
-    """
+    """Divide ``rows_max`` rows evenly; what one queue does not need goes to the others."""
     shares: dict[str, int] = {}
     left = rows_max
     for position, name in enumerate(sorted(room, key=lambda name: (room[name], name))):
@@ -172,9 +161,7 @@ def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
 
 
 def task_number(rows: int, gateways: int, cores: int) -> int:
-    """Return how many tasks are worth their cost: one for a small batch, never more than
-    ``cores``.
-    """
+    """Return how many tasks are worth their cost, at most ``cores``."""
     wanted = max(rows // TASK_ROWS_MIN, gateways // TASK_GATEWAYS_MIN)
     return max(1, min(cores, wanted, rows))
 

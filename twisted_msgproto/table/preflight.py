@@ -1,8 +1,8 @@
 """A start checks before it writes: the table, its log's operations, and each gateway.
 
 What the table says about a gateway is believed only when nothing has happened to the table that
-could have made it untrue, and only for the queue whose history it is.  Everything that does not
-fit is one line that says what happened and what to do; nothing has been written by then.
+could have made it untrue, and only for the queue whose history it is. What does not fit is one line
+that says what happened and what to do.
 """
 
 from __future__ import annotations
@@ -34,9 +34,6 @@ from .snapshot import read_version
 from .storage import LocalStorage, Storage
 
 CONSUMER_DIGITS = 8
-"""A consumer's default name has this many digits of the table's id: two tables do not trim each
-other's queue.
-"""
 
 REWIND = "REWIND"
 
@@ -54,12 +51,11 @@ def open_table(
     grows: bool = False,
     properties: Mapping[str, str] = MappingProxyType({}),
 ) -> Table:
-    """The table at ``location``, made if there is none, fit to be landed in.
+    """Return the table at ``location``, made if there is none, fit to be landed in.
 
     ``schema`` is what is going to be landed (default: the queue's columns and ``day``);
-    ``partition_by`` is what the operator asked for, None for what the table has (a new one:
-    ``day``).  With ``grows`` the table need not have all columns of ``schema``: see :func:`grow`.
-    ``properties`` are a new table's.  Raises ConfigurationError or TableError with one line.
+    ``partition_by`` is what the operator asked for, None for what the table has. With ``grows`` the
+    table need not have all columns yet: see :func:`grow`. ``properties`` are a new table's.
     """
     place = storage_at(location, storage)
     check_place(place)
@@ -93,9 +89,7 @@ def grow(table: Table, schema: pa.Schema, run: Run, properties: Mapping[str, str
 
 
 def is_new(location: str, storage: Mapping[str, str]) -> bool:
-    """Return whether :func:`open_table` would make the table; the same errors for what cannot be
-    one.
-    """
+    """Return whether :func:`open_table` would make the table."""
     place = storage_at(location, storage)
     check_place(place)
     return not exists(place)
@@ -128,8 +122,8 @@ def check_place(storage: Storage) -> None:
 def check_schema(table: Table, schema: pa.Schema, *, grows: bool = False) -> None:
     """Raise ConfigurationError unless rows of ``schema`` fit the table.
 
-    The table may have more columns if they may be null; they are null in what we land.  With
-    ``grows`` it may have fewer, but for those that every table of this kind has.
+    It may have more columns if they may be null. With ``grows`` it may have fewer, but for those
+    that every table of this kind has.
     """
     has = {column.name: column for column in table.schema}
     lower = {name.lower(): name for name in has}
@@ -170,9 +164,7 @@ def check_schema(table: Table, schema: pa.Schema, *, grows: bool = False) -> Non
 
 
 def _same_type(ours: pa.DataType, theirs: pa.DataType) -> bool:
-    """Return whether both are one Delta type; pyarrow's names of nested fields and large types
-    differ.
-    """
+    """Return whether both are one Delta type, which pyarrow may call by several names."""
     return _plain(ours) == _plain(theirs)
 
 
@@ -191,10 +183,8 @@ def _plain(kind: pa.DataType) -> str:
 
 
 def check_operations(table: Table) -> None:
-    """Raise RewindNeeded when the table's offsets may not match its rows.
-
-    Every version since the last one that landed rows of a gateway is checked.  Raises TableError
-    for a table that may forget offsets, or that has none for the rows in it.
+    """Raise RewindNeeded when the table's offsets may not match its rows, by what every version
+    since the last landing of a gateway did; TableError for a table that may forget offsets.
     """
     reason = forgetting(table.properties, table.location)
     if reason:
@@ -250,11 +240,7 @@ def versions_since_landing(table: Table) -> Iterator[Commit]:
 
 def note_erased(table: Table, commit: Commit) -> int:
     """Have the table's next version note what ``commit`` of another program took out of it, and
-    return the number of rows.
-
-    Commits that only rearrange rows (OPTIMIZE, VACUUM) are accepted, and commits of this package,
-    because it keeps the offsets right.  Raises RewindNeeded and TableError as
-    :func:`erased.erased_by` does.
+    return the number of rows; raise RewindNeeded as :func:`erased.erased_by` does.
     """
     name = erased.name_of(commit)
     if table.has(erased.PREFIX + name):
@@ -266,8 +252,8 @@ def note_erased(table: Table, commit: Commit) -> int:
 
 
 def not_noted(table: Table) -> dict[str, erased.Erased]:
-    """Return what other programs took out since rows landed last, by the names of the notes that
-    a start would make (empty where none went); what a start would refuse is left out.
+    """Return what other programs took out since rows landed last, by the names of the notes that a
+    start would make; what it would refuse is left out.
     """
     found: dict[str, erased.Erased] = {}
     with contextlib.suppress(RewindNeeded):
@@ -290,10 +276,7 @@ def note_others(table: Table, run: Run) -> None:
 
 
 def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]) -> None:
-    """Raises Overtaken when another writer has moved one of the gateways in ``before``.
-
-    ``commits`` are those that a refresh has just seen.
-    """
+    """Raise Overtaken when one of ``commits``, just seen, has moved a gateway in ``before``."""
     now = table.landed()
     for gateway, landed in before.items():
         if now.get(gateway) != landed:
@@ -319,10 +302,8 @@ def consumer_name(table_id: str) -> str:
 def check_gateway(
     location: str, description: Description, landed: Landed | None, *, start_begin: bool
 ) -> None:
-    """Raise QueueMismatch when the table cannot begin with this gateway.
-
-    ``landed`` has been proven by then: this check concerns a gateway that the table does not know
-    although it has trimmed rows already (another table had them).
+    """Raise QueueMismatch for a gateway that the table does not know although it has trimmed rows
+    already: another table had them.
     """
     if landed is None and description.begin > 0 and not start_begin:
         raise QueueMismatch(

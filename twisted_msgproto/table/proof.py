@@ -1,8 +1,7 @@
 """Prove up to where a table holds each gateway completely: nothing missing, nothing twice.
 
-``verify`` reads the gateway and the offset of every row.  It reads the files, not what the log says
-of them, and compares what they hold with how far each gateway has landed.  ``counts`` opens a file
-only where its statistics name more than one gateway or protocol.
+``verify`` reads the files, not what the log says of them. ``counts`` opens a file only where its
+statistics name more than one gateway or protocol.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ class GatewayReport:
 
     gateway: str
     landed: Landed | None
-    """This is the place in the log; None when there are rows and no place."""
+    """The place in the log; None when there are rows and no place."""
     begin: int
     rows: int
     seen: list[Range]
     missing: list[Range]
-    """These are below the place, in no file, for no known reason."""
+    """Below the place, in no file, for no known reason."""
     twice: list[Range]
     above: list[Range]
-    """These rows are at or above the place: a bridge would land them once more."""
+    """At or above the place: a bridge would land them once more."""
     expired: list[Range]
     damaged: list[Range]
     """Damaged in the queue before they could land."""
@@ -64,27 +63,23 @@ class GatewayReport:
     expired_rows: int = 0
     damaged_rows: int = 0
     dropped: list[Range] = field(default_factory=list)
-    """These are absent where a transform drops rows: nobody can tell the dropped ones from the
-    lost ones.
-    """
+    """Absent where a transform drops rows: nobody can tell dropped ones from lost ones."""
     left_out: int = 0
     """The table's shape left out so many rows."""
     rejected: int = 0
     """The transform raised for so many rows, which are dead letters."""
     uncounted: int = 0
-    """Where rows were left out or rejected: so many more offsets are absent than are known, or
-    fewer.
-    """
+    """So many more offsets are absent than the counts say, or fewer."""
     mismatch: str = ""
     """Why the queue is not the one that has landed here; empty when it is, or was not asked."""
     in_queue: int | None = None
-    """The queue still has this many of the missing rows; None when it was not asked."""
+    """So many missing rows the queue still has; None when it was not asked."""
 
     @property
     def intact_to(self) -> int:
         """Return the offset up to which the table is proven to hold every row once.
 
-        Where a transform drops rows, nothing behind the last row that is there is proven.  Where
+        Where a transform drops rows, nothing behind the last row that is there is proven. Where
         rows are left out or rejected, only their number is known: it proves all or nothing.
         """
         if self.uncounted:
@@ -169,11 +164,7 @@ def verify(
     """Read every row of ``table`` and report what is missing or twice.
 
     ``queues``, by queue id, are asked for what they still have and whether their history is the one
-    that has landed.  ``every_column`` reads whole files.
-
-    Raises:
-        TableError: the table cannot be read, or its rows have no gateway and offset.
-        QueueError: a queue cannot be asked.
+    that has landed. ``every_column`` reads whole files.
     """
     check_columns(table)
     files = table.files()
@@ -266,13 +257,13 @@ class _Reasons:
         self.transactions = table.transactions
         self.left_out = gaps.counted(table.transactions, gaps.LEFT_OUT_PREFIX)
         self.rejected = gaps.counted(table.transactions, gaps.REJECTED_PREFIX)
-        self.begins = gaps.begins(table.transactions)
+        self.begins = gaps.offsets(table.transactions, gaps.BEGIN_PREFIX)
         self.expired = gaps.noted(table.transactions, gaps.EXPIRED_PREFIX)
         self.damaged = gaps.noted(table.transactions, gaps.DAMAGED_PREFIX)
         self.noted = erased.Notes(table.storage).of(table.transactions)
         # What others took out, a start of a bridge would note.
         self.erased = erased.united([self.noted, *not_noted(table).values()])
-        self.dropping = gaps.dropping(table.transactions)
+        self.dropping = gaps.offsets(table.transactions, gaps.DROPPING_PREFIX)
         self._table = table
         self._commits: dict[str, list[Range]] | None = None
 
@@ -289,12 +280,7 @@ class _Reasons:
 
 
 def damage_of_commits(table: Table) -> dict[str, list[Range]]:
-    """Return what bridges found damaged in queues, according to the commits that the log still
-    has.
-
-    Raises TableError when one of them cannot be read: what it says was damaged would be reported as
-    missing, and a rewind would set the gateway back for it.
-    """
+    """Return what bridges found damaged in queues, as the log's commits say."""
     found: dict[str, list[Range]] = {}
     try:
         for commit in _commits(table):
@@ -325,9 +311,8 @@ DAY = "day"
 class GatewayCounts:
     gateway: str
     landed: int | None = None
-    """The offset after the last landed row, as the log has it; None when it has none."""
     begin: int | None = None
-    """This is the lowest offset in the table; None without rows."""
+    """The lowest offset in the table."""
     rows: int = 0
     files: int = 0
     protocols: dict[str, int] = field(default_factory=dict)
@@ -354,11 +339,7 @@ class _Part:
 
 
 def counts(table: Table) -> Counts:
-    """Count the rows of every gateway, by protocol and by day.
-
-    Raises:
-        TableError: the table or one of its files cannot be read.
-    """
+    """Count the rows of every gateway, by protocol and by day."""
     check_columns(table)
     files = table.files()
     nbytes = sum(file.size for file in files)

@@ -34,9 +34,7 @@ PROPERTIES: Mapping[str, str] = {
 INTERVAL = re.compile(r"\s*(?:interval\s+)?(\d+)\s*(second|minute|hour|day|week)s?\s*", re.I)
 
 FORGETTING = "delta.setTransactionRetentionDuration"
-"""With this property a checkpoint leaves out application transactions that did not change for a
-while: how far a quiet gateway has landed.
-"""
+"""With it a checkpoint forgets how far a quiet gateway has landed."""
 
 
 def metadata_of(
@@ -45,11 +43,7 @@ def metadata_of(
     partition_by: Sequence[str],
     properties: Mapping[str, str] | None = None,
 ) -> Metadata:
-    """Return the metadata of a new table.
-
-    Raises:
-        ConfigurationError: a partition column is not in the schema, or Delta has no such type.
-    """
+    """Return the metadata of a new table; ConfigurationError for what Delta cannot have."""
     missing = [name for name in partition_by if name not in schema.names]
     if missing:
         raise ConfigurationError(f"the table has no column {missing[0]!r} to be partitioned by")
@@ -63,10 +57,7 @@ def metadata_of(
 
 
 def with_columns(metadata: Metadata, columns: Sequence[pa.Field]) -> Metadata:
-    """Return ``metadata`` with more columns, which may be null, behind those that it has.
-
-    Raises ConfigurationError for a type that Delta does not have.
-    """
+    """Return ``metadata`` with more columns, which may be null, behind those that it has."""
     schema = json.loads(metadata.schema)
     nullable = [column.with_nullable(True) for column in columns]
     more = metadata_of(metadata.id, pa.schema(nullable), ())
@@ -172,7 +163,7 @@ _TERMS = [
 def columns_of(
     storage: Storage, file: DataFile, names: Sequence[str], schema: pa.Schema
 ) -> pa.Table:
-    """Return columns of a file and the keys of its rows.  Raises TableError."""
+    """Return columns of a file and the keys of its rows."""
     wanted = [name for name in schema.names if name in {*names, "gateway", "offset"}]
     try:
         with storage.filesystem().open_input_file(file.path) as source:
@@ -190,9 +181,8 @@ def columns_of(
 
 
 def constraints_of(metadata: Metadata) -> list[Constraint]:
-    """Return the table's CHECK constraints.
-
-    Raises TableChanged for one that is more than comparisons of columns with literals.
+    """Return the CHECK constraints; TableChanged for more than comparisons of columns with
+    literals.
     """
     return [
         _constraint(name.removeprefix(CONSTRAINT_PREFIX), text, arrow_schema(metadata))
@@ -255,7 +245,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 def forgetting(properties: Mapping[str, str], location: str) -> str:
-    """Why a table with these properties may forget places; empty when it keeps them."""
+    """Return why a table with these properties may forget places; empty when it keeps them."""
     if FORGETTING.lower() not in {name.lower() for name in properties}:
         return ""
     return (
@@ -266,9 +256,8 @@ def forgetting(properties: Mapping[str, str], location: str) -> str:
 
 
 def incompatible(ours: Metadata, theirs: Metadata) -> str:
-    """Why files written for ``ours`` do not fit ``theirs``; empty when they do.
-
-    A new column that may be null fits: files without it read as null.
+    """Return why files written for ``ours`` do not fit ``theirs``; empty when they do, as where a
+    new column may be null.
     """
     if ours.id != theirs.id:
         return f"it is another table, {theirs.id}"

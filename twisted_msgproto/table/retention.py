@@ -74,12 +74,8 @@ def vacuum(
 ) -> Vacuumed:
     """Remove from the table's folder what was not needed for ``hours``.
 
-    ``clock`` returns the time in seconds since 1970, by default :func:`time_of`.  With ``dry_run``
+    ``clock`` returns the time in seconds since 1970, by default :func:`time_of`. With ``dry_run``
     nothing is removed.
-
-    Raises:
-        ConfigurationError: ``hours`` are fewer than HOURS_MIN.
-        TableError: the table cannot be read, or a file cannot be removed.
     """
     if hours < HOURS_MIN:
         raise ConfigurationError(
@@ -130,10 +126,7 @@ def time_of(table: Table, *, dry_run: bool) -> float:
 
 
 def removed_since(table: Table, since: float) -> set[str]:
-    """Return the files that versions have removed since then (seconds since 1970).
-
-    The newest checkpoint holds those of versions that were cleaned away.
-    """
+    """Return the files that versions have removed since then."""
     listing = list_log(table.storage)
     found: set[str] = set()
     for _, names in listing.checkpoints[-1:]:
@@ -246,15 +239,9 @@ class Expired:
 
 
 def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Expired:
-    """Remove the days before ``before`` from ``table``, in one version.
+    """Remove the days before ``before``, in one version, which notes the removed offsets.
 
     Days before ``CLOCK_DAY`` stay, unless ``before`` is that day or an earlier one.
-
-    The version notes the removed offsets, so that ``verify`` does not miss them.  The files stay on
-    the disk until vacuum removes them.
-
-    Raises:
-        TableError: the table is not partitioned by day, or cannot be read or written.
     """
     if DAY not in table.partition_by:
         raise TableError(
@@ -325,7 +312,7 @@ class Removal:
     files: int = 0
     gateways: dict[str, list[Range]] = field(default_factory=dict)
     not_there: int = 0
-    """So many of the offsets that were asked for are not in the table."""
+    """So many of the offsets that were asked for."""
     version: int | None = None
     purged: list[str] = field(default_factory=list)
 
@@ -341,13 +328,10 @@ def erase(
 ) -> Removal:
     """Take rows out of ``table``, in one version, so that they never land again.
 
-    They are those of ``offsets``, or those for which the SQL expression ``where`` is true, as far
-    as they are there.  The version names a file that says which they were.  With ``purge`` the
-    files that held them are deleted, also those of an erasure that was interrupted there, and a
-    checkpoint is made: what the log says of the files' values then ends with its old versions.
-
-    Raises:
-        TableError: the table cannot be read or written, or ``where`` is no expression over it.
+    They are those of ``offsets``, or those for which the SQL expression ``where`` is true. With
+    ``purge`` the files that held them are deleted, also those of an erasure that was interrupted
+    there, and a checkpoint is made: what the log says of the files' values then ends with its old
+    versions.
     """
     check_columns(table)
     if not dry_run:
@@ -441,9 +425,7 @@ def _rows(found: Offsets) -> int:
 
 
 def _purge(table: Table) -> list[str]:
-    """Delete the files that versions took out which were to be purged; a kill may have been
-    between.
-    """
+    """Delete the files that versions took out to be purged; a kill may have been between."""
     table.maintain(at_once=True)
     storage = table.storage
     try:

@@ -1,9 +1,7 @@
 """Set a gateway's place in a table back to what the table's rows prove.
 
-After a RESTORE, an overwrite or a repair of the table, or when its queue was restored from an older
-copy, the place in the log and the rows do not fit any more.  ``rewind`` finds the offset up to
-which the table holds every row once, sets the place to it, and removes the rows from there on, in
-the same version: the queue lands them again, and otherwise they would be there twice.
+``rewind`` finds the offset up to which the table holds every row once, sets the place to it, and
+removes the rows from there on, in the same version: the queue lands them again.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class Rewound:
     place: Landed
     removed: int = 0
     lost: int = 0
-    """This many of these are in the table alone: the queue has no such rows."""
+    """So many of these the queue does not have."""
 
 
 @dataclass(slots=True)
@@ -69,11 +67,7 @@ def rewind(
     """Set the places of ``gateways`` (default: all the table knows) to what ``verify`` proves.
 
     ``queues``, by queue id, are needed for gateways of which anything is wrong: they say whether
-    they still have the rows.  Rows that only the table has are removed with ``discard_rows`` alone.
-
-    Raises:
-        TableError: a place cannot be set, with the reason; nothing was changed.
-        QueueError: a queue cannot be asked.
+    they still have the rows. Rows that only the table has are removed with ``discard_rows`` alone.
     """
     try:
         return _rewind(table, run, queues or {}, gateways, discard_rows, dry_run)
@@ -183,9 +177,7 @@ def _keep(table: Table, queue: Queue, found: Rewound) -> None:
 
 
 def _rows_from(found: GatewayReport, offset: int) -> int:
-    """Return how many rows of a gateway are at or above an offset, those that are twice counted
-    once.
-    """
+    """Return how many rows are at or above an offset, those that are twice counted once."""
     return sum(hi - max(lo, offset) for lo, hi in found.seen if hi > offset)
 
 
@@ -285,7 +277,7 @@ def _still_erased(
 ) -> dict[str, int]:
     """Return the notes of what stays erased.
 
-    What other programs took out counts unless somebody has put it back.  Offsets at and above the
+    What other programs took out counts unless somebody has put it back. Offsets at and above the
     place of a queue that has another history are those of other messages.
     """
     other = {name for name in places if report.gateways[name].mismatch}
@@ -324,12 +316,7 @@ def divergence(table: Table, queue: Queue, gateway: str, intact_to: int) -> int:
     """Return the offset after the last row that the table and the queue have in common.
 
     A queue that was restored from an older copy and written on has other rows than the table from
-    there on, so it is found by halving.  It is at most ``intact_to``.  What the queue has trimmed
-    cannot be compared.
-
-    Raises:
-        TableError: the rows cannot be compared, or none that the queue holds is in the table.
-        FileLost: a file of the table is missing or torn.
+    there on, so it is found by halving. What the queue has trimmed cannot be compared.
     """
     names = [name for name in PROOF if name in table.schema.names]
     types = {name: table.schema.field(name).type for name in names}
@@ -358,9 +345,7 @@ def divergence(table: Table, queue: Queue, gateway: str, intact_to: int) -> int:
 
 
 def _same(rows: _Rows, queue: Queue, offset: int, names: list[str]) -> bool:
-    """Return whether a row is the same in both; what is damaged in the queue is told by the next
-    one.
-    """
+    """Return whether a row is the same in both, or the next one if it is damaged in the queue."""
     while offset < rows.end:
         ours = rows.row(offset)
         theirs = [batch for batch in queue.read(offset, offset + 1) if batch.num_rows]

@@ -32,9 +32,7 @@ ONE: pa.Scalar = scalar_of(1, pa.int64())
 
 
 def united(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
-    """Return what ranges cover together, and what at least two of them cover; both in order,
-    disjoint.
-    """
+    """Return what ranges cover together, and what two of them cover; in order, disjoint."""
     once, twice = _swept(lo, hi)
     return once, _swept(*twice)[0]
 
@@ -57,9 +55,8 @@ def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
 
 @dataclass(slots=True)
 class Coverage:
-    """Offsets of one gateway that were seen, and those that were seen more than once.
-
-    A table has billions of rows: they are kept as ranges, in Arrow arrays of 16 bytes a range.
+    """Offsets of one gateway that were seen, and those seen more than once; as a table has billions
+    of rows, as ranges of 16 bytes in Arrow arrays.
     """
 
     rows: int = 0
@@ -186,10 +183,8 @@ def check_columns(table: Table) -> None:
 def read_offsets(
     storage: Storage, files: Iterable[DataFile], *, every_column: bool = False
 ) -> Offsets:
-    """Return what ``files`` hold, read one row group at a time in about the order of landing.
-
-    ``every_column`` reads the other columns too, to find pages of them that are torn.
-    Raises TableError when the storage cannot be read.
+    """Return what ``files`` hold, read one row group at a time in about the order of landing;
+    ``every_column`` finds pages of the others that are torn.
     """
     found = Offsets()
     for file, rows in row_groups(storage, files, None if every_column else KEY):
@@ -230,12 +225,7 @@ def row_groups(
 
 
 def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
-    """Return what a file says of itself.
-
-    Raises:
-        FileLost: it is missing, or not the whole file that the log names.
-        TableError: the storage cannot be read.
-    """
+    """Return what a file says of itself; FileLost if it is not whole as the log names it."""
     try:
         with storage.filesystem().open_input_file(file.path) as source:
             if source.size() != file.size:
@@ -251,7 +241,7 @@ def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
 def groups_of(
     storage: Storage, file: DataFile, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the row groups of a file; raises as :func:`read_footer` does."""
+    """Yield the row groups of a file, or raise FileLost."""
     footer = read_footer(storage, file)
     for group in range(footer.num_row_groups):
         yield read_group(storage, file, footer, group, columns)
@@ -264,7 +254,6 @@ def read_group(
     group: int,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Return a row group of a file; raises as :func:`read_footer` does."""
     try:
         with storage.filesystem().open_input_file(file.path) as source:
             parquet = pq.ParquetFile(source, metadata=footer)
@@ -302,10 +291,7 @@ def may_hold(file: DataFile, low: int, high: int) -> bool:
 
 
 def _oldest(file: DataFile) -> int:
-    """When the file's oldest row was received, as its statistics say; else when it was written.
-
-    In microseconds since 1970.
-    """
+    """Return when the file's oldest row was received, or the file was written (µs since 1970)."""
     try:
         text = json.loads(file.statistics)["minValues"][TIME]
         return _microseconds(datetime.fromisoformat(text))

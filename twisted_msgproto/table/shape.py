@@ -35,8 +35,8 @@ class Shape:
     """The shape of a table's rows.
 
     ``where`` are columns of the queue and the values that a row may have there; ``columns`` are
-    those that are made of bodies and fields (None: the table has the queue's columns), beside which
-    ``keep`` are the queue's own.
+    made of bodies and fields (None: the table has the queue's), beside which it has the queue's
+    ``keep``.
     """
 
     where: Where = ()
@@ -95,10 +95,7 @@ BYTES = pa.binary()
 
 
 def shape_of(given: Mapping[str, Any], partition_by: tuple[str, ...] = ()) -> Shape | None:
-    """Return the shape that a section ``[[table]]`` says; None for all rows as they are.
-
-    Raises ConfigurationError, one line.
-    """
+    """Return the shape that a section ``[[table]]`` says; None for all rows as they are."""
     where = _where(given.get("where", {}))
     columns, keep = given.get("columns"), given.get("keep")
     if columns is None:

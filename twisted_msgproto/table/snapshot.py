@@ -36,7 +36,7 @@ READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
 class Listing:
     versions: tuple[int, ...]
     checkpoints: tuple[tuple[int, tuple[str, ...]], ...]
-    """These are version and names of the files of each complete checkpoint, ascending."""
+    """Version and names of the files of each complete checkpoint, ascending."""
 
     @property
     def exists(self) -> bool:
@@ -62,7 +62,7 @@ class State:
     protocol: ProtocolVersions | None = None
     transactions: dict[str, int] = field(default_factory=dict)
     files: dict[str, DataFile] | None = None
-    """These are the table's files by path; None until they are needed."""
+    """The table's files by path; None until they are needed."""
 
     def apply(self, commit: Commit) -> None:
         self.version = commit.version
@@ -93,8 +93,8 @@ class Loaded:
 def refused(storage: Storage, error: BaseException) -> bool:
     """Return whether a file could only not be read just now, so that nobody knows what it holds.
 
-    Otherwise it is not there, or torn: pyarrow raises OSError for what it cannot decode, too, but
-    only what the operating system refuses has a number.  An object store's errors have none.
+    Else it is torn: pyarrow raises OSError for what it cannot decode, too, but only what the
+    operating system refuses has a number. An object store's errors have none.
     """
     if isinstance(error, MemoryError):
         return True
@@ -120,17 +120,14 @@ def list_log(storage: Storage) -> Listing:
 
 
 def read_version(storage: Storage, version: int) -> Commit:
-    """Return one version of the log.
-
-    Raises:
-        FileNotFoundError: there is none yet, or it was cleaned away.
-        Torn: a part of it was lost in a power cut.
+    """Return one version of the log; FileNotFoundError before it is made or when it is cleaned
+    away, Torn when a part of it was lost in a power cut.
     """
     return parse_commit(version, storage.read(f"{LOG}/{version_name(version)}"))
 
 
 def read_checkpoint(storage: Storage, version: int, names: Sequence[str], *, files: bool) -> State:
-    """Return the state that a checkpoint holds.  Raises one of READ_ERRORS when it is torn."""
+    """Return the state that a checkpoint holds; one of READ_ERRORS when it is torn."""
     state = State(version, files={} if files else None)
     columns = ["txn", "metaData", "protocol"] + (["add"] if files else [])
     filesystem = storage.filesystem()
@@ -144,7 +141,7 @@ def read_checkpoint(storage: Storage, version: int, names: Sequence[str], *, fil
 
 
 def check_checkpoint(storage: Storage, names: Sequence[str]) -> None:
-    """Read a checkpoint from end to end.  Raises one of READ_ERRORS when it is torn."""
+    """Read a checkpoint from end to end; one of READ_ERRORS when it is torn."""
     filesystem = storage.filesystem()
     for name in names:
         with filesystem.open_input_file(f"{LOG}/{name}") as source:
@@ -152,11 +149,7 @@ def check_checkpoint(storage: Storage, names: Sequence[str]) -> None:
 
 
 def load(storage: Storage, *, files: bool = False, until: int | None = None) -> Loaded:
-    """The newest state of a table, or its state at the version ``until``.
-
-    Raises:
-        TableError: there is no table, or its log is torn or has gaps.
-    """
+    """Return the newest state of a table, or its state at the version ``until``."""
     try:
         listing = list_log(storage)
     except OSError as error:
@@ -183,10 +176,7 @@ def load(storage: Storage, *, files: bool = False, until: int | None = None) -> 
 def base_state(
     storage: Storage, listing: Listing, newest: int, *, files: bool
 ) -> tuple[State, Base]:
-    """The state of the newest checkpoint that can be read and is followed by all versions.
-
-    Raises TableError when there is none and the log does not begin at 0.
-    """
+    """Return the newest checkpoint that can be read and is followed by all versions."""
     versions = set(listing.versions)
     torn = unread = ""
     for version, names in reversed(listing.checkpoints):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from .columns import Number, json_text
 
 TEXT_MAX = 32
-"""Characters of a text's minimum and maximum that the log keeps, as Delta's own writer does."""
+"""The log keeps so much of a text's bounds, as Delta's own writer does."""
 TIE_BREAKER = "\U0010ffff"
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -38,9 +38,8 @@ class _Bounds:
     def take(
         self, column: Any, kind: pa.DataType, ordered: bool, known: tuple[str, str] | None
     ) -> bool:
-        """Add a row group's column; False when its footer does not say enough.
-
-        ``known`` bounds the texts of groups in which the footer has no room for them.
+        """Add a row group's column; False when its footer does not say enough, and ``known`` does
+        not bound its texts.
         """
         found = column.statistics
         if found is None or not found.has_null_count:
@@ -59,13 +58,6 @@ class _Bounds:
         return True
 
 
-@dataclass(slots=True)
-class _Collected:
-    minimum: dict[str, Any] = field(default_factory=dict)
-    maximum: dict[str, Any] = field(default_factory=dict)
-    nulls: dict[str, int] = field(default_factory=dict)
-
-
 def statistics_of(
     footer: pq.FileMetaData,
     *,
@@ -80,20 +72,19 @@ def statistics_of(
     ``texts`` are the bounds of columns with texts for which a footer has no room.
     """
     rows: dict[str, Any] = {"numRecords": footer.num_rows}
-    collected = _collect(footer, finite, texts) if footer.num_rows else None
-    if collected is not None:
-        rows["minValues"] = collected.minimum
-        rows["maxValues"] = collected.maximum
-        rows["nullCount"] = collected.nulls
+    if footer.num_rows:
+        rows |= _collect(footer, finite, texts) or {}
     return json_text(rows)
 
 
 def _collect(
     footer: pq.FileMetaData, finite: bool, texts: Mapping[str, tuple[str, str]]
-) -> _Collected | None:
+) -> dict[str, dict[str, Any]] | None:
     """Return the statistics of all columns; None when those of one are not known."""
     places = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
-    collected = _Collected()
+    minimum: dict[str, Any] = {}
+    maximum: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
     for column in footer.schema.to_arrow_schema():
         if pa.types.is_list(column.type) or pa.types.is_map(column.type):
             continue
@@ -105,11 +96,11 @@ def _collect(
             part = footer.row_group(group).column(places[column.name])
             if not bounds.take(part, column.type, ordered, texts.get(column.name)):
                 return None
-        collected.nulls[column.name] = bounds.nulls
+        nulls[column.name] = bounds.nulls
         if bounds.least is not None:
-            collected.minimum[column.name] = _least(bounds.least)
-            collected.maximum[column.name] = _most(bounds.most)
-    return collected
+            minimum[column.name] = _least(bounds.least)
+            maximum[column.name] = _most(bounds.most)
+    return {"minValues": minimum, "maxValues": maximum, "nullCount": nulls}
 
 
 def _bounds_of(found: Any, kind: pa.DataType) -> tuple[Any, Any]:

@@ -19,9 +19,7 @@ from ..core.errors import TableError
 
 LOG = "_delta_log"
 PRIVATE = "_msgproto"
-"""This folder of a table is for files that are no part of it; readers skip names with this
-beginning.
-"""
+"""A folder for files that are no part of the table; readers skip names with this beginning."""
 TEMPORARY_PREFIX = "_commit_"
 TEMPORARY_SUFFIX = ".json.tmp"
 """delta-rs uses these names for the same purpose, so that either cleans up after the other."""
@@ -36,9 +34,9 @@ class Storage(Protocol):
     """
 
     location: str
-    """This is a directory, or a URL of an object store."""
+    """A directory, or a URL of an object store."""
     options: Mapping[str, str]
-    """These are an object store's; they are empty for a directory."""
+    """An object store's."""
 
     @property
     def local(self) -> bool:
@@ -62,10 +60,9 @@ class Storage(Protocol):
     def put_new(self, path: str, data: bytes) -> None:
         """Make a whole, durable file, of several writers by one alone.
 
-        Raises:
-            FileExistsError: the path is used; in an object store by this very call, it may be, if
-                its first answer was lost.
-            OSError: the file may be there or not, or come yet.
+        Raises FileExistsError when the path is used (in an object store by this very call, it may
+        be, if its first answer was lost), and OSError when the file may be there or not, or come
+        yet.
         """
 
     def sync(self, renewed: Iterable[str], files: Iterable[str]) -> None:
@@ -200,9 +197,7 @@ def verify_tells(location: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's text on one line: what a store's answer says, without its markup and
-    arrows.
-    """
+    """Return an error's text on one line, without markup and arrows of a store's answer."""
     text = re.split(r"\n\nDebug source|\n +0: ", str(error))[0]  # and no backtrace
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"

@@ -37,11 +37,8 @@ PARQUET_MARK = b"PAR1"
 
 
 def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
-    """Make the log whole; returns a line for each thing done.
-
-    Raises:
-        TableError: something is torn that other versions rely on; the line says what to do.
-        OSError: what the newest versions added cannot be read just now.
+    """Make the log whole; return a line for each thing done. OSError means that what the newest
+    versions added cannot be read just now.
     """
     listing = list_log(storage)
     if not listing.exists:
@@ -123,9 +120,8 @@ def _mend_last(
 def _make_empty(
     storage: LocalStorage, version: int, reason: str, clock: Callable[[], float]
 ) -> None:
-    """Replace a torn version by an empty one, durably.
-
-    It names no run of this package, because what came before it still has to be checked.
+    """Replace a torn version by an empty one, durably; it names no run of this package, because
+    what came before it still has to be checked.
     """
     info = {
         "timestamp": int(clock() * 1000),
@@ -138,9 +134,7 @@ def _make_empty(
 
 
 def _since_own(commits: list[Commit]) -> list[Commit]:
-    """Return the versions from our last one on: everything before it was durable when it was
-    made.
-    """
+    """Return the versions from our last one on, before which everything was durable."""
     own = [place for place, commit in enumerate(commits) if commit.run is not None]
     return commits[own[-1] :] if own else commits
 
