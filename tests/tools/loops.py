@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -105,7 +106,10 @@ def landed_offsets(table: Path) -> dict[str, list[int]]:
     """Every offset in the table, by gateway, as an independent reader finds them."""
     from deltalake import DeltaTable
 
-    rows = DeltaTable(str(table)).to_pyarrow_table(columns=["gateway", "offset"])
+    return by_gateway(DeltaTable(str(table)).to_pyarrow_table(columns=["gateway", "offset"]))
+
+
+def by_gateway(rows: pa.Table) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for gateway, offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         found.setdefault(gateway, []).append(offset)
@@ -134,6 +138,13 @@ SINK_LOG_VERSION = "v1"
 
 class SinkTable(LandedTable):
     """What a stream has landed in ``directory`` with the Parquet sink."""
+
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(self.read(["protocol"]).column(0).to_pylist()))
+
+    def offsets(self) -> dict[str, list[int]]:
+        """Every offset, by gateway."""
+        return by_gateway(self.read(["gateway", "offset"]))
 
     def files(self) -> list[Path]:
         """The Parquet files which make up the table now, in the order they were committed."""

@@ -48,39 +48,10 @@ class LandedTable:
         dataset = self.dataset()
         return 0 if dataset is None else int(dataset.count_rows())
 
-    def counts(self) -> dict[str, int]:
-        grouped = self.read(["protocol"]).group_by("protocol").aggregate([([], "count_all")])
-        names, counts = grouped.column("protocol"), grouped.column("count_all")
-        return dict(sorted(zip(names.to_pylist(), counts.to_pylist(), strict=True)))
-
     def duplicates(self) -> list[tuple[str, int, int]]:
-        return duplicates(self.read(["gateway", "offset"]))
-
-    def offsets(self) -> dict[str, list[tuple[int, int]]]:
-        return ranges(self.read(["gateway", "offset"]))
-
-
-def duplicates(table: pa.Table) -> list[tuple[str, int, int]]:
-    """Return (gateway, offset, times) of the pairs that ``table`` holds more than once."""
-    counted = table.group_by(["gateway", "offset"]).aggregate([([], "count_all")])
-    twice = counted.filter(pc.greater(counted.column("count_all"), 1))
-    columns = [twice.column(name).to_pylist() for name in ("gateway", "offset", "count_all")]
-    return sorted(zip(*columns, strict=True))
-
-
-def ranges(table: pa.Table) -> dict[str, list[tuple[int, int]]]:
-    """Return per gateway the ranges [lo, hi) of the offsets in ``table``."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for gateway in sorted(pc.unique(table.column("gateway")).to_pylist()):
-        mine = table.filter(pc.equal(table.column("gateway"), gateway)).column("offset")
-        offsets = pc.unique(mine).sort()
-        # A range ends where the step to the next offset is more than one.
-        steps = pc.subtract(offsets[1:], offsets[:-1])
-        breaks = pc.indices_nonzero(pc.greater(steps, 1)).to_pylist()
-        firsts = [0, *(index + 1 for index in breaks)]
-        lasts = [*breaks, len(offsets) - 1]
-        found[gateway] = [
-            (offsets[first].as_py(), offsets[last].as_py() + 1)
-            for first, last in zip(firsts, lasts, strict=True)
-        ]
-    return found
+        """Return (gateway, offset, times) of the pairs that it has more than once."""
+        table = self.read(["gateway", "offset"])
+        counted = table.group_by(["gateway", "offset"]).aggregate([([], "count_all")])
+        twice = counted.filter(pc.greater(counted.column("count_all"), 1))
+        columns = [twice.column(name).to_pylist() for name in ("gateway", "offset", "count_all")]
+        return sorted(zip(*columns, strict=True))
