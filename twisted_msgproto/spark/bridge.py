@@ -297,7 +297,6 @@ class Bridge:
         self._held.close()
 
     def land(self, spark: SparkRunner) -> None:
-        """Land until the end; raise what keeps the bridge from it."""
         gateways, runner, schema = self._reached, spark, landed_schema_of(self.options.shape)
         assert gateways is not None
         if self.options.transform is None:
@@ -579,7 +578,6 @@ class Bridge:
                 return
 
     def _report(self) -> None:
-        """Write the status, and a line for a new batch."""
         if self.loop is None:
             return
         report = self.loop.report("running")
@@ -610,7 +608,6 @@ class Bridge:
         self._write(Report("ended", Progress()))
 
     def failed(self, error: BaseException) -> None:
-        """Write into the status file why the bridge ended."""
         line = first_line(error)
         if self.loop is not None:
             self.say(f"bridge failed: {line}")
@@ -632,9 +629,7 @@ def landed_schema_of(shape: Shape | None) -> pa.Schema:
 
 
 def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Ending) -> None:
-    """Ask every gateway, and wait a little for one to answer; raise QueueError for one that is
-    there and does not fit, and when none answers.
-    """
+    """Ask all, and wait for one to answer; QueueError for one that does not fit, or for none."""
     deadline = time.monotonic() + AWAY_SECONDS
     while not ending.wishes:
         gateways.ask(landed)

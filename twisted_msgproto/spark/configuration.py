@@ -116,9 +116,7 @@ class BridgeOptions:
 
     @property
     def locations(self) -> list[str]:
-        """Return the queues that there are now, also those in a directory, as absolute paths:
-        workers have other working directories.
-        """
+        """Return the queues that there are now, as absolute paths: workers stand elsewhere."""
         found: list[str] = []
         for queue in self.queues:
             found += [queue] if is_remote(queue) else queues_at(os.path.abspath(path_of(queue)))
@@ -126,7 +124,6 @@ class BridgeOptions:
 
 
 def read_duration(text: str, name: str = "--trigger") -> float:
-    """Return the seconds of a duration, as :func:`read_seconds` does."""
     try:
         return read_seconds(text)
     except ValueError:
@@ -170,9 +167,7 @@ KINDS = {list: "a list", str: "a text", int: "a whole number", dict: "a table"}
 def read_bridge_file(
     path: Path, *, once: bool = False, every: float | None = None, json_log: bool = False
 ) -> list[BridgeOptions]:
-    """Return the options of each table of a ``bridge.toml``, whose relative paths are those of its
-    directory; a ConfigurationError names the file and the table.
-    """
+    """Return the options of each table of a ``bridge.toml``; paths are those of its directory."""
     try:
         run = {"once": once, "every": every, "json_log": json_log}
         return _options_of(read_toml(path), path.absolute().parent, run)

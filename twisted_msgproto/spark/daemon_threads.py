@@ -38,16 +38,13 @@ class DaemonThreadPool:
         """Each thread has been at its piece of work since this time (monotonic seconds)."""
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Has ``work`` done soon; what it raises ends its thread, and another one goes on."""
         self._work.put(work)
         with self._lock:
             self._unfinished += 1
             self._fill()
 
     def relieve(self, seconds: float) -> None:
-        """Put a fresh thread in the place of each that has been at one piece for ``seconds``, which
-        ends with its work: what waits behind work that hangs is done all the same.
-        """
+        """Put a fresh thread in the place of each that has been at one piece for ``seconds``."""
         with self._lock:
             since = time.monotonic() - seconds
             for hanging in [thread for thread, began in self._busy.items() if began <= since]:

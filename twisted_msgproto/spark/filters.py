@@ -37,9 +37,7 @@ SEARCHED: Mapping[type[sql.Filter], Callable[..., Any]] = {
 
 
 def expression(filters: Iterable[sql.Filter], schema: pa.Schema) -> pc.Expression | None:
-    """Return ``filters`` (all of them) as one expression over rows of ``schema``; None when nothing
-    was understood. Rows for which it is false or null are those that Spark leaves out, too.
-    """
+    """Return ``filters`` as one expression, false or null only where Spark drops rows; or None."""
     parts = [part for part in (translated(each, schema) for each in filters) if part is not None]
     return reduce(and_, parts) if parts else None
 

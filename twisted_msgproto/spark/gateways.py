@@ -114,9 +114,7 @@ class Gateways:
             self.all += [Gateway(location) for location in self._more(known)]
 
     def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
-        """Ask those that are due, wait at most ``seconds``, and return the gateways that answered,
-        which have confirmed ``landed``, how far the table has landed them.
-        """
+        """Ask those that are due, and return those that answered and confirmed ``landed``."""
         now = self._clock()
         self._grow(now)
         waiting = 0
@@ -352,9 +350,7 @@ class Marks:
             self._crew.submit(partial(self._send_newest, name))
 
     def _send_newest(self, name: str) -> None:
-        """Send the marks of one gateway until the newest has been received, or one is refused: at
-        the end of a bridge nobody would ask again.
-        """
+        """Send a gateway's marks up to the newest: at the end nobody would ask again."""
         while (landed := self._next(name)) is not None:
             received = False
             try:

@@ -136,9 +136,7 @@ def wheel_home() -> Path | None:
 
 
 def run_version(program: Path) -> tuple[int, Path] | str:
-    """Ask a ``java`` program for its version and home, so that wrappers and shims on PATH are seen
-    through; return why not, when it does not answer.
-    """
+    """Ask a ``java`` program for version and home; return why not, when it does not answer."""
     try:
         done = subprocess.run(
             [str(program), NO_SHARED_FIGURES, "-XshowSettings:properties", "-version"],
@@ -324,9 +322,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
 
 
 def java_cause(text: str) -> str:
-    """Return the line of Java's output that tells the cause, cut to 300 characters: the last
-    ``Caused by``, else the exception, else the last line that says something.
-    """
+    """Return the line of Java's output that tells the cause, cut to 300 characters."""
     lines = [line.strip() for line in text.splitlines() if not FRAME.match(line)]
     lines = [line for line in lines if not NOISE.match(line)]
     causes = [line for line in lines if line.startswith("Caused by: ")]
@@ -356,7 +352,6 @@ def why_not(text: str, environment: Mapping[str, str], settings: Mapping[str, st
 
 
 def heeded(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables that are set and that Java or Spark's scripts heed."""
     hadoop = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
     names = (*JAVA_OPTIONS, *SPARK_OPTIONS, *hadoop, *leftovers(environment))
     return [name for name in dict.fromkeys(names) if environment.get(name)]

@@ -115,9 +115,7 @@ class SparkRunner:
         return merged(results)
 
     def warm(self) -> None:
-        """Start the workers and have them import what they need, for which the first batch would
-        wait; return at once.
-        """
+        """Start the workers and have them import what they need; return at once."""
 
         def work() -> None:
             with contextlib.suppress(Exception):
@@ -133,7 +131,6 @@ class SparkRunner:
         return self._empty[number]
 
     def check(self) -> None:
-        """Raises JavaEnded when Spark's Java machine has gone."""
         process = self.context._gateway.proc
         if process.poll() is not None:
             raise JavaEnded(
@@ -143,7 +140,6 @@ class SparkRunner:
             )
 
     def cancel(self) -> None:
-        """Ends the running job, from any thread."""
         self.context.cancelJobGroup(JOB_GROUP)
 
     def explained(self, error: Exception) -> MsgprotoError:
@@ -162,9 +158,7 @@ class SparkRunner:
 
 
 def job_error(text: str) -> str:
-    """Return the one line of what Spark says about a failed job, in our own words if they are in
-    it.
-    """
+    """Return one line of what Spark says of a failed job, in our own words if they are there."""
     own = OWN_ERROR.search(text)
     if own is not None:
         return own[1].strip()

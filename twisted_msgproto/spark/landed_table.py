@@ -19,9 +19,7 @@ DELTA_LOG = "_delta_log"
 
 
 class LandedTable:
-    """What a bridge has landed in ``directory``, at the moment of each call; nothing before it
-    exists.
-    """
+    """What a bridge has landed in ``directory``, at the moment of each call."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory: Path = Path(directory)

@@ -29,9 +29,7 @@ _held: dict[Path, int] = {}
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``, which has the owner's process number; ``what`` names the thing.
-    ConfigurationError when another process holds it.
-    """
+    """Hold the lock file ``path``; ConfigurationError, which says ``what``, if another does."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor = _lock(path)
@@ -84,9 +82,7 @@ def descriptors_of(folder: Path) -> tuple[int, ...]:
 
 
 def private_directory() -> Path:
-    """Return this user's own directory in the system's temporary one, made if need be;
-    ConfigurationError when another user could have put something there.
-    """
+    """Return this user's own directory in the system's temporary one, made if need be."""
     try:
         path = _made(Path(tempfile.gettempdir()) / f"twisted-msgproto-{os.getuid()}")
     except OSError as error:
@@ -137,9 +133,7 @@ def _clear(folder: Path) -> None:
 
 
 def remove_halves(directory: Path, name: str) -> None:
-    """Remove what somebody was writing in the place of ``name…`` when he was killed; for the holder
-    of its lock.
-    """
+    """Remove what a killed one was writing in the place of ``name…``; for who has its lock."""
     for path in directory.glob(f".{name}*"):
         with contextlib.suppress(OSError):
             path.unlink()

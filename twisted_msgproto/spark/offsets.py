@@ -170,7 +170,6 @@ def first_offset(before: Place | None, place: Place) -> int:
 def check_queues_known(
     queues: Mapping[str, Source], start: Mapping[str, Place], retired: Collection[str] = ()
 ) -> None:
-    """Raises QueueMismatch when ``start`` is a place in a queue that is not there."""
     for name in start:
         if name not in queues and name not in retired:
             raise QueueMismatch(unknown_queue(name, queues))
@@ -196,9 +195,7 @@ def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
 
 
 def check_end(queue: Source, place: Place) -> None:
-    """Raise QueueAway when the queue ends below ``place`` only because of a power loss, which the
-    gateway mends when it starts.
-    """
+    """Raise QueueAway when only a power loss, which the gateway mends, has ended the queue."""
     known = proof(place)
     if known is not None:
         with contextlib.suppress(QueueMismatch):
@@ -206,7 +203,6 @@ def check_end(queue: Source, place: Place) -> None:
 
 
 def check_history(queue: Source, place: Place) -> None:
-    """Raises QueueMismatch when the row before ``place`` is not the one that was read."""
     known = proof(place)
     if known is None:
         return

@@ -40,9 +40,7 @@ def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
 
 
 def classic_context(spark: SparkSession) -> SparkContext | None:
-    """Return the session's context; None under Spark Connect, where the server decides about
-    workers.
-    """
+    """Return the session's context; None under Spark Connect, whose server has the workers."""
     try:
         return spark.sparkContext
     except Exception:  # pyspark raises its own kinds, which differ with its version

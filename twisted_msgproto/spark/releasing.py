@@ -55,7 +55,6 @@ class LateMarks:
 
 
 def move_marks(queues: Mapping[str, Source], consumer: str, places: Mapping[str, Place]) -> None:
-    """Publishes how far ``consumer`` needs nothing of the queues any more; the gateway trims."""
     for name, place in places.items():
         if name in queues:
             queues[name].commit(consumer, place["offset"], proof(place))
@@ -89,9 +88,7 @@ def release(
 
 
 def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:
-    """Return where the last committed batch of Spark's ``checkpoint`` ends; empty before the first
-    one.
-    """
+    """Return where the last committed batch of a ``checkpoint`` ends; empty before the first."""
     if not exists(OS_DISK, str(checkpoint / "offsets")):
         raise ConfigurationError(f"{checkpoint} is no checkpoint of Spark (it has no offsets/)")
     numbers = [int(path.name) for path in _entries(checkpoint / "commits") if path.name.isdigit()]
@@ -125,7 +122,6 @@ def _raised(error: OSError) -> None:
 
 
 def sync_tree(directory: str | os.PathLike[str]) -> None:
-    """Makes every file and folder in a local ``directory`` durable; OSError from the disk."""
     for folder, _, files in os.walk(directory, onerror=_raised):
         for name in files:
             with contextlib.suppress(FileNotFoundError):  # Spark removed it meanwhile

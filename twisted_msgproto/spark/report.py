@@ -55,7 +55,6 @@ PAUSE_SECONDS_MAX = 32 * 86_400.0
 
 
 def lock_path(queue: Path, consumer: str) -> Path:
-    """Return what a bridge locks, so that two never publish under one consumer's name."""
     return queue / STATUSES / f"{consumer}.lock"
 
 
@@ -277,7 +276,6 @@ class StatusFiles:
 
 
 def last_status(paths: Iterable[Path | None]) -> dict[str, Any]:
-    """Return the newest status in these files; {} if there is none."""
     found: list[dict[str, Any]] = []
     for path in paths:
         if path is not None and (status := read_status(path)) is not None:

@@ -283,7 +283,6 @@ MASTER = re.compile(
 
 
 def check_master(master: str) -> None:
-    """Raise ConfigurationError, one line, for what is no master of Spark."""
     if not MASTER.fullmatch(master):
         raise ConfigurationError(
             f"--master takes a Spark master (local[2], spark://HOST:PORT, yarn, k8s://…), not "
@@ -292,7 +291,6 @@ def check_master(master: str) -> None:
 
 
 def check_descriptors() -> None:
-    """Raise ConfigurationError, one line, when Java could not open all of Spark's files."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if allowed != resource.RLIM_INFINITY and allowed < DESCRIPTORS_MIN:
         raise ConfigurationError(
@@ -334,7 +332,6 @@ def nameless() -> str:
 
 
 def logged_errors(log: Path) -> str:
-    """Return the errors in Spark's log, a line each."""
     with contextlib.suppress(OSError):
         text = log.read_text(errors="replace")
         return "\n".join(re.findall(r"^\S+ \S+ ERROR [\w$.]+: (.+)", text, re.MULTILINE))
@@ -362,9 +359,7 @@ def _set_variables(changes: Mapping[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def plain_path(directory: Path) -> Iterator[Path]:
-    """Hold a path of ``directory`` that no script or properties file reads anything into: Spark's
-    divide paths at blanks and commas, and drop or replace other characters.
-    """
+    """Hold a path of ``directory`` that Spark's scripts neither divide nor change."""
     if PLAIN.fullmatch(str(directory)) or not os.path.isdir("/proc/self/fd"):
         yield directory
         return

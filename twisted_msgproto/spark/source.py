@@ -113,9 +113,7 @@ class QueueRange(InputPartition):
 def read_range(
     partition: InputPartition, wanted: pc.Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task that ``wanted`` does not leave out; damaged rows are reported on
-    stderr of the worker, which Spark passes on.
-    """
+    """Yield the rows of one task; damaged ones are told on stderr, which Spark passes on."""
     if not isinstance(partition, QueueRange):  # what Spark makes of "no partitions"
         return
     part = partition.part
@@ -300,9 +298,7 @@ class QueueBatchReader(DataSourceReader):
 
 
 class FilteredQueueReader(QueueBatchReader):
-    """The same for one query, whose filters are used here too (option ``pushFilters``): those on
-    ``offset`` and ``gateway`` narrow what is read at all.
-    """
+    """The same for one query, whose filters are used here too (option ``pushFilters``)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds(filters)

@@ -62,9 +62,7 @@ NAMED_OFFSETS = {-2: EARLIEST, -1: LATEST}
 
 
 class Access(NamedTuple):
-    """What opens the queues of other machines: the files with the token and the authority, and a
-    proxy in front of them, ``http://HOST:PORT``.
-    """
+    """Files with token and authority, and a proxy ``http://HOST:PORT``, for other machines."""
 
     token_file: str | None = None
     authority: str | None = None
@@ -342,9 +340,7 @@ def open_queues(
     locations: Sequence[str],
     access: Access = Access(),  # noqa: B008  a tuple
 ) -> dict[str, Source]:
-    """Return the queues by their ids.  Raises ConfigurationError when two locations are one
-    queue.
-    """
+    """Return the queues by their ids; ConfigurationError when two locations are one."""
     queues: dict[str, Source] = {}
     where: dict[str, str] = {}
     for location in locations:
@@ -372,9 +368,7 @@ def starting_offsets(
     accept_loss: bool = False,
     latest_when_too_late: bool = False,
 ) -> dict[str, int]:
-    """Return the first offset to read of every queue, the earliest of one that is not named;
-    ConfigurationError for a time after the last row (unless ``latest_when_too_late``).
-    """
+    """Return the first offset to read of every queue, the earliest of one that is not named."""
     check_named(queues, edge, "starting")
     found = {}
     for name, queue in queues.items():
@@ -396,7 +390,6 @@ def starting_offsets(
 def ending_offsets(
     queues: Mapping[str, Source], edge: Edge, *, accept_loss: bool = False
 ) -> dict[str, int]:
-    """Return the offset after the last one to read, of every queue."""
     check_named(queues, edge, "ending")
     found = {}
     for name, queue in queues.items():
@@ -456,7 +449,6 @@ def offset_at(queue: Source, micros: int) -> int | None:
 
 
 def _row_at(queue: Source, lo: int, hi: int) -> tuple[int, int] | None:
-    """Offset and time (microseconds) of the first row lo ≤ offset < hi that can be read."""
     width = 1
     while lo < hi:
         stop = min(hi, lo + width)

@@ -60,9 +60,7 @@ STORAGE_PREFIX = "storage."
 
 
 class TableOptions:
-    """The options of ``format("msgproto-table")``.  Raises ConfigurationError with one
-    line.
-    """
+    """The options of ``format("msgproto-table")``."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -97,7 +95,6 @@ class TableOptions:
 def open_table(
     location: str, storage: Mapping[str, str], version: int | dt.datetime | None = None
 ) -> DeltaTable:
-    """Return the Delta table at ``location``.  Raises ConfigurationError with one line."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -126,7 +123,6 @@ def table_schema(table: DeltaTable) -> StructType:
 
 
 def table_dataset(table: DeltaTable, location: str) -> ds.FileSystemDataset:
-    """The table's files as Arrow has them.  Raises ConfigurationError for what it cannot read."""
     from deltalake.exceptions import DeltaError
 
     try:

@@ -115,9 +115,7 @@ class Transform:
         self._by_row = by_row(empty._jdf.queryExecution().analyzed())
 
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-        """Land the ranges of ``tasks`` through the function, durably; raise FunctionFailed when it
-        raises.
-        """
+        """Land ``tasks`` through the function, durably; FunctionFailed when it raises."""
         spark, context = self._spark, self._runner.context
         rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
         context.setJobGroup(JOB_GROUP, f"{rows} rows through {self._name}", True)
@@ -140,9 +138,7 @@ class Transform:
         return collected([pickle.loads(row[0]) for row in written], tasks, met.value)
 
     def _apply(self, given: DataFrame) -> DataFrame:
-        """Return the function's result, or raise what it raises; TableError, one line, for a result
-        that is none.
-        """
+        """Return the function's result; TableError for one that is none."""
         result = self._function(given)
         if not isinstance(result, DataFrame):
             raise TableError(
@@ -177,9 +173,7 @@ class Transform:
 
 
 def raised(error: Exception) -> str:
-    """Return what the function raised, on one line; empty if storage, a queue, Java or memory was
-    at fault.
-    """
+    """Return what the function raised; empty if storage, queue, Java or memory was at fault."""
     text = str(error)
     if isinstance(error, MsgprotoError) or OWN_ERROR.search(text):
         return ""
@@ -266,7 +260,6 @@ def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
 
 
 def quoted(column: str) -> str:
-    """Return a column's name as Spark takes it for one name, whatever is in it."""
     return f"`{column.replace('`', '``')}`"
 
 
@@ -278,7 +271,6 @@ def refuse_name(name: str, column: str) -> None:
 
 
 def refuse_type(name: str, column: str, kind: st.DataType) -> None:
-    """Raises ConfigurationError for a type that a table cannot hold."""
     if isinstance(kind, st.StructType):
         if not kind.fields:
             raise ConfigurationError(
@@ -360,7 +352,6 @@ def writing(target: Target, names: Sequence[str]) -> Callable[[Batches], Iterato
 
 
 def write_rows(target: Target, batches: Batches) -> LandedRanges:
-    """Write rows below the table, durably.  Raises TableError with one line."""
     files = Files(target, storage_at(target.location, target.storage))
     landed = LandedRanges()
     with undone(target, files.remove):
@@ -372,9 +363,7 @@ def write_rows(target: Target, batches: Batches) -> LandedRanges:
 
 
 def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
-    """Return ``batch`` in the table's columns, ``day`` among them; raise RowRefused for what does
-    not fit.
-    """
+    """Return ``batch`` in the table's columns; raise RowRefused for what does not fit."""
     columns = []
     for field in target.schema:
         if field.name in batch.schema.names:
@@ -397,9 +386,7 @@ def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
 def collected(
     written: Iterable[LandedRanges], tasks: Sequence[Sequence[Range]], met: Iterable[Met]
 ) -> LandedRanges:
-    """Return the batch as a whole; a range whose read told nothing (the function did not want all
-    rows) counts as read.
-    """
+    """Return the batch as a whole; a range whose read told nothing counts as read."""
     landed = LandedRanges(files=[file for part in written for file in part.files])
     told = {(gateway, lo, hi): (rows, damaged) for gateway, lo, hi, rows, damaged in met}
     ranges = sorted((part for task in tasks for part in task), key=lambda part: part.gateway)
@@ -417,7 +404,6 @@ def collected(
 
 
 def failures(text: str) -> dict[str, Failure]:
-    """The gateways that a failed job says it could not read."""
     found = {}
     for match in FAILED.finditer(text):
         told = json.loads(bytes.fromhex(match[1]))

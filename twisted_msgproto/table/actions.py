@@ -136,7 +136,6 @@ class Proposal:
 
     @property
     def transactions(self) -> dict[str, int]:
-        """Return the application transactions that the version sets."""
         return {**transactions_of(self.landed), **self.notes}
 
     def became(self, commit: Commit) -> bool:

@@ -73,9 +73,7 @@ class Part:
 
 
 class ArrowJson:
-    """Reads what columns have in blocks of bodies; knows from one block to the next what kind of
-    JSON that is.
-    """
+    """Reads what columns have in blocks of bodies, and learns what kind of JSON that is."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -84,7 +82,6 @@ class ArrowJson:
         self._usable = not any(one.is_json or _is_deep(one) for one in columns)
 
     def read(self, bodies: pa.Array) -> list[Part]:
-        """Return those bodies that Arrow reads as the reference does."""
         if not self._usable:
             return []
         rows, texts = _sorted_out(bodies)
@@ -144,9 +141,7 @@ class ArrowJson:
         kinds: dict[str, str],
         error: str,
     ) -> pa.Array | None:
-        """Return which bodies may be as the one that Arrow has refused; None when they are so many
-        that it is better to read each body by itself.
-        """
+        """Return which bodies may be as the one that Arrow has refused; None when they are many."""
         said = IN_ROW.search(error)
         if said is None:
             whole = [one for one in self._columns if pa.types.is_int64(_scalar(_type(one, kinds)))]
@@ -184,7 +179,6 @@ class ArrowJson:
         return None
 
     def _seen_in(self, texts: pa.Array) -> dict[str, str]:
-        """Return what kinds of JSON the columns have in the first of some bodies."""
         kinds: dict[str, str] = {}
         for text in texts[:SAMPLES].to_pylist():
             with contextlib.suppress(BodyError):
@@ -254,9 +248,7 @@ def _member(name: str) -> str:
 
 
 def _unlike(column: Column, document: Any, kinds: Mapping[str, str]) -> str | None:
-    """Return a pattern for bodies like this one: what they have for a column is not of the kind
-    that it has elsewhere.  None when it is.
-    """
+    """Return a pattern for bodies with a column's value of another kind, as this one; or None."""
     value, before = document, ""
     for name in column.path:
         if not isinstance(value, dict):
@@ -276,9 +268,7 @@ def _unlike(column: Column, document: Any, kinds: Mapping[str, str]) -> str | No
 
 
 def _named(texts: pa.Array, joined: pa.Buffer, schema: pa.Schema, error: str) -> pa.Array | None:
-    """Return which bodies Arrow refuses, which it says one at a time; None when it does not say, or
-    when they are too many.
-    """
+    """Return which bodies Arrow refuses, one at a time; None when they are too many."""
     ends = pc.cumulative_sum(pc.add(pc.binary_length(texts), 1)).to_pylist()
     refused: list[int] = []
     first = 0
@@ -299,7 +289,6 @@ def _named(texts: pa.Array, joined: pa.Buffer, schema: pa.Schema, error: str) ->
 
 
 def _scalar(kind: pa.DataType | None) -> pa.DataType | None:
-    """Return the type of a list's values, or a type itself."""
     return kind.value_type if kind is not None and pa.types.is_list(kind) else kind
 
 
@@ -350,7 +339,6 @@ def _fields(tree: dict[str, Any]) -> list[pa.Field]:
 
 
 def _kind_of(value: Any) -> str | None:
-    """Return the kind of a scalar of JSON."""
     if isinstance(value, Number):
         return NUMBER
     if isinstance(value, str):

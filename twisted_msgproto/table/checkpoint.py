@@ -101,9 +101,7 @@ class _Actions:
             self.kept[name][key] = value
 
     def written(self, cutoff: float) -> tuple[bytes, int]:
-        """Return the checkpoint's file, and how many actions it holds, without files that went out
-        before ``cutoff`` (milliseconds since 1970).
-        """
+        """Return the file and its number of actions, but for what went out before ``cutoff``."""
         removes = self.kept["remove"]
         for key in [
             k for k, one in removes.items() if (one.get("deletionTimestamp") or 0) < cutoff
@@ -175,9 +173,7 @@ def _stored(storage: Storage, name: str) -> Iterable[dict[str, Any]]:
 
 
 def clean_log(storage: Storage, properties: Mapping[str, str], until: int, now: float) -> list[str]:
-    """Remove what is older than the log's retention and behind ``until``, the newest checkpoint
-    that is durable; return the names.
-    """
+    """Remove what is too old and behind ``until``, the newest durable checkpoint."""
     times = storage.log_times()
     now = min(now, times.get(LAST_CHECKPOINT, now))  # written just now, by the store's clock
     needless = [

@@ -298,9 +298,7 @@ def _all(raw: pa.Array, kind: pa.DataType) -> Result:
 
 
 def _chosen(texts: pa.Array, pattern: str, convert: Callable[[pa.Array], pa.Array]) -> Result:
-    """Convert the texts that ``pattern`` matches; where that makes null or fails, and all others,
-    the reference has to look.
-    """
+    """Convert the texts that ``pattern`` matches; the reference has to look at the others."""
     good = pc.match_substring_regex(texts, pattern)
     chosen = texts if pc.all(good).as_py() else pc.if_else(good, texts, None)
     try:

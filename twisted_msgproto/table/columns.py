@@ -206,9 +206,7 @@ def as_decimal(text: str, precision: int, scale: int) -> Decimal:
 
 
 def _number(text: str) -> tuple[bool, str, int]:
-    """Return whether a number is negative, its digits without zeros at either end, and the power of
-    ten of the last one.
-    """
+    """Return sign, digits without zeros at either end, and the last one's power of ten."""
     mantissa, _, exponent = text.lower().partition("e")
     whole, _, fraction = mantissa.removeprefix("-").partition(".")
     digits = (whole + fraction).rstrip("0")
@@ -297,9 +295,7 @@ def as_date(text: str, format: str | None) -> dt.date:
 
 
 def scalar(kind: pa.DataType, format: str | None = None) -> Callable[[str], Any]:
-    """Return what converts the text of a scalar to ``kind`` (times: microseconds since 1970), or
-    raises Unfit; ConfigurationError for a type that JSON has none of.
-    """
+    """Return what converts a scalar's text to ``kind`` (times: µs since 1970) or raises Unfit."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return as_string
     if pa.types.is_signed_integer(kind):
@@ -472,9 +468,7 @@ class Columns:
     def row(
         self, body: bytes | None, fields: Iterable[tuple[str, str | None]] | None = None
     ) -> tuple[dict[str, Any], str | None]:
-        """Return the values of a row, by column (times: microseconds since 1970), and what is wrong
-        with it, or None.
-        """
+        """Return a row's values (times: µs since 1970), and what is wrong with it, or None."""
         errors: Errors = []
         document, text = None, None
         if body is not None and self.reads_bodies:
@@ -583,7 +577,6 @@ def _column(name: str, settings: object) -> Column:
 
 
 def type_of(column: str, name: object) -> pa.DataType:
-    """Return the type that a file calls ``name``."""
     text = name.strip() if isinstance(name, str) else ""
     array = ARRAY.fullmatch(text)
     inner = array[1].strip() if array else text

@@ -94,9 +94,7 @@ def compact(
     dry_run: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> Compacted:
-    """Compact the small files of ``table``, but no more once ``bytes_max`` were read; ``say``
-    receives a line for each abandoned group.
-    """
+    """Compact small files, but no more once ``bytes_max`` were read; ``say`` what is given up."""
     files = table.files()
     done = Compacted(small=len(small_files(files, small)))
     for group in choose(files, small=small, target=target):
@@ -126,9 +124,7 @@ def compact_if_due(table: Table, run: Run) -> Compacted | None:
 
 
 class Compactions:
-    """Compactions of a bridge's table from time to time, with a thread and a view of the table of
-    their own: rows do not wait for them.
-    """
+    """Compactions of a bridge's table beside its batches: rows do not wait for them."""
 
     def __init__(
         self,
@@ -206,7 +202,6 @@ def _replace(table: Table, part: list[DataFile], run: Run, done: Compacted) -> N
 
 
 def sorted_rows(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows in the order of gateway and offset, if they have these."""
     held = [table for table in tables if table.num_rows]
     if not held:
         return

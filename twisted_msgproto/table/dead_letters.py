@@ -178,9 +178,7 @@ def lists(transactions: Mapping[str, int]) -> set[str]:
 
 
 def _listed(main: Table) -> dict[str, tuple[int, dict[int, str]]]:
-    """Return which rows wait to become dead letters, by gateway; a file that is gone says that they
-    are.
-    """
+    """Return which rows wait to become dead letters; a file that is gone says that they are."""
     found = {}
     landed = main.landed()
     for name, note in main.transactions.items():
@@ -293,9 +291,7 @@ class DeadLetters:
         }
 
     def check(self, gateway: str, queue: Queue) -> None:
-        """Raise QueueMismatch if dead letters beyond the main table's place are not this queue's:
-        they would hide other messages that have the same offsets.
-        """
+        """Raise QueueMismatch if dead letters above the main table's place hide others' offsets."""
         if gateway in self._unproven:
             try:
                 queue.check(self._unproven[gateway])
@@ -309,9 +305,7 @@ class DeadLetters:
     def notes(
         self, bounds: Mapping[str, tuple[int, int]], rejected: Rejected
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Return how many rows a batch rejects in each gateway, dead letters from before among
-        them, and what its version notes of that.
-        """
+        """Return how many rows a batch rejects, with older dead ones, and its notes of that."""
         counts, notes = {}, {}
         self._proposed = {}
         for gateway, (lo, hi) in bounds.items():

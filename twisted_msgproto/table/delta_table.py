@@ -347,9 +347,7 @@ class Table:
         )
 
     def grow(self, columns: Sequence[pa.Field], *, run: Run) -> list[str]:
-        """Add those of ``columns`` that the table does not have, in a version of their own; rows
-        that are there have null in them.
-        """
+        """Add those of ``columns`` that are not there, in a version; null in rows that are."""
         names: list[str] = []
 
         def grown(before: Metadata) -> tuple[Metadata, dict[str, str]]:

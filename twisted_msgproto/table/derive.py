@@ -58,7 +58,6 @@ Path = tuple[str, ...]
 
 
 def raw_rows(table: Table, most: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of a table that has the queue's columns."""
     check_raw(table)
     for file in sorted(table.files(), key=lambda file: file.modified):
         for rows in _rows_of(table, file):
@@ -255,9 +254,7 @@ END = 1 << 63
 
 @dataclass(slots=True)
 class Derived:
-    """What :func:`derive` has made of the version ``of``; ``left_out`` and ``errors`` are those of
-    this run.
-    """
+    """What :func:`derive` has made of the version ``of``, the last two in this run."""
 
     version: int
     of: int
@@ -444,7 +441,6 @@ def _by_gateway(batch: pa.RecordBatch) -> Counter[str]:
 
 
 def _reasons(raw: Table, proof: Mapping[str, GatewayReport], typed: Table) -> dict[str, int]:
-    """Return the notes of why rows of ``raw`` are absent, and the counts of them."""
     ranges = (gaps.EXPIRED_PREFIX, gaps.DAMAGED_PREFIX)
     notes = {name: hi for name, hi in raw.transactions.items() if name.startswith(ranges)}
     for gateway, found in proof.items():
@@ -460,9 +456,7 @@ def _reasons(raw: Table, proof: Mapping[str, GatewayReport], typed: Table) -> di
 
 
 def _erased(raw: Table, typed: Table, run: Run) -> dict[str, int]:
-    """Return the notes of what was erased from ``raw``, and take out what went since the version
-    that was read.
-    """
+    """Return the notes of what was erased from ``raw``, and take out what went meanwhile."""
     before = _erased_from(raw)
     since = {
         gateway: without(ranges, before.get(gateway, []))

@@ -51,7 +51,6 @@ def names(transactions: Mapping[str, int]) -> list[str]:
 
 
 def write(storage: Storage, name: str, erased: Erased) -> dict[str, int]:
-    """Make the durable file of a note, and return the note."""
     rows = [(gateway, lo, hi) for gateway, parts in sorted(erased.items()) for lo, hi in parts]
     columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[], [], []]
     kinds = (pa.string(), pa.int64(), pa.int64())
@@ -82,7 +81,6 @@ class Notes:
         self._whole: Erased = {}
 
     def of(self, transactions: Mapping[str, int]) -> Erased:
-        """Return all that ``transactions`` note."""
         wanted = names(transactions)
         if wanted != self._names:
             for name in wanted:
@@ -157,9 +155,7 @@ def name_of(commit: Commit) -> str:
 
 
 def erased_by(table: Table, commit: Commit) -> dict[str, list[Range]]:
-    """Return the rows that a version of another program took out; raise RewindNeeded if it did
-    something else to rows that have landed, or nobody can tell.
-    """
+    """Return what another program's version took out; raise RewindNeeded if it did more."""
     storage = table.storage
     if commit.run is not None or not commit.data_change:
         return {}

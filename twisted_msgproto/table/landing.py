@@ -475,9 +475,7 @@ def target_of(table: Table) -> Target:
 
 
 def read_rows(storage: Storage, file: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the row groups of a file in the columns of ``schema``, or raise FileLost; what it does
-    not have is null.
-    """
+    """Yield a file's row groups in the columns of ``schema``, perhaps null; or raise FileLost."""
     for rows in groups_of(storage, file):
         columns = [
             rows.column(column.name).cast(column.type)

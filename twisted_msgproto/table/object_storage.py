@@ -253,9 +253,7 @@ ONE_SLASH = re.compile(r"(s3a?|gs|az|abfss?|adl|https?):/(?!/)")
 def storage_at(
     location: str | Path, options: Mapping[str, str] | None = None, disk: Disk | None = None
 ) -> Storage:
-    """Return the storage of a table: a directory, a ``file:`` URL or a URL of an object store
-    (``s3://…``), for which alone ``options`` are.
-    """
+    """Return the storage of a directory, or of a URL (``s3://…``), which alone has ``options``."""
     text = re.sub(r"^file:/(?!/)", "file:///", str(location))  # as Hadoop and Spark write it
     try:
         parts = urlsplit(text) if "://" in text else urlsplit("")

@@ -57,7 +57,6 @@ class Waiting:
 
     @property
     def lo(self) -> int:
-        """The first offset that the table does not have."""
         return self.description.begin if self.before is None else self.before.offset
 
     @property
@@ -66,7 +65,6 @@ class Waiting:
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes wait, about."""
         return self.description.waiting_bytes if self.rows else 0
 
 
@@ -137,9 +135,7 @@ def plan_batch(
 def batch_ends(
     waiting: Sequence[Waiting], rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX
 ) -> dict[str, int]:
-    """Return where the batch ends in each gateway; one that has rows and a share gets on by at
-    least one row, however heavy it is.
-    """
+    """Return where the batch ends in each gateway, which gets on by at least one row."""
     shares = share({one.gateway: one.rows for one in waiting}, rows_max)
     nbytes = sum(one.bytes * shares[one.gateway] // max(1, one.rows) for one in waiting)
     if nbytes > bytes_max:

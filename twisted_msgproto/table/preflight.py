@@ -96,7 +96,6 @@ def is_new(location: str, storage: Mapping[str, str]) -> bool:
 
 
 def check_partitioning(partition_by: Sequence[str]) -> None:
-    """Raises ConfigurationError unless a landed table can be partitioned by these columns."""
     strange = [name for name in partition_by if name not in PARTITION_COLUMNS]
     if strange or len(set(partition_by)) != len(partition_by) or DAY.name not in partition_by:
         raise ConfigurationError(
@@ -183,9 +182,7 @@ def _plain(kind: pa.DataType) -> str:
 
 
 def check_operations(table: Table) -> None:
-    """Raise RewindNeeded when the table's offsets may not match its rows, by what every version
-    since the last landing of a gateway did; TableError for a table that may forget offsets.
-    """
+    """Raise RewindNeeded when offsets may not match rows, TableError when they are forgotten."""
     reason = forgetting(table.properties, table.location)
     if reason:
         raise TableError(f"nothing can land in {table.location}: {reason}")
@@ -239,9 +236,7 @@ def versions_since_landing(table: Table) -> Iterator[Commit]:
 
 
 def note_erased(table: Table, commit: Commit) -> int:
-    """Have the table's next version note what ``commit`` of another program took out of it, and
-    return the number of rows; raise RewindNeeded as :func:`erased.erased_by` does.
-    """
+    """Have the next version note what ``commit`` of another took out; return the rows."""
     name = erased.name_of(commit)
     if table.has(erased.PREFIX + name):
         return 0
@@ -252,9 +247,7 @@ def note_erased(table: Table, commit: Commit) -> int:
 
 
 def not_noted(table: Table) -> dict[str, erased.Erased]:
-    """Return what other programs took out since rows landed last, by the names of the notes that a
-    start would make; what it would refuse is left out.
-    """
+    """Return what others took out since rows landed, by the note's name, if a start notes it."""
     found: dict[str, erased.Erased] = {}
     with contextlib.suppress(RewindNeeded):
         for commit in versions_since_landing(table):
@@ -302,9 +295,7 @@ def consumer_name(table_id: str) -> str:
 def check_gateway(
     location: str, description: Description, landed: Landed | None, *, start_begin: bool
 ) -> None:
-    """Raise QueueMismatch for a gateway that the table does not know although it has trimmed rows
-    already: another table had them.
-    """
+    """Raise QueueMismatch for one that the table does not know and another has trimmed."""
     if landed is None and description.begin > 0 and not start_begin:
         raise QueueMismatch(
             f"the table {location} does not know queue {description.queue_id}, which has trimmed "

@@ -280,7 +280,6 @@ class _Reasons:
 
 
 def damage_of_commits(table: Table) -> dict[str, list[Range]]:
-    """Return what bridges found damaged in queues, as the log's commits say."""
     found: dict[str, list[Range]] = {}
     try:
         for commit in _commits(table):

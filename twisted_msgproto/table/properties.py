@@ -181,9 +181,7 @@ def columns_of(
 
 
 def constraints_of(metadata: Metadata) -> list[Constraint]:
-    """Return the CHECK constraints; TableChanged for more than comparisons of columns with
-    literals.
-    """
+    """Return the CHECK constraints; TableChanged for more than comparisons with literals."""
     return [
         _constraint(name.removeprefix(CONSTRAINT_PREFIX), text, arrow_schema(metadata))
         for name, text in metadata.properties.items()
@@ -256,9 +254,7 @@ def forgetting(properties: Mapping[str, str], location: str) -> str:
 
 
 def incompatible(ours: Metadata, theirs: Metadata) -> str:
-    """Return why files written for ``ours`` do not fit ``theirs``; empty when they do, as where a
-    new column may be null.
-    """
+    """Return why files written for ``ours`` do not fit ``theirs``; empty when they do."""
     if ours.id != theirs.id:
         return f"it is another table, {theirs.id}"
     if ours.partition_by != theirs.partition_by:

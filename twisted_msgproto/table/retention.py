@@ -126,7 +126,6 @@ def time_of(table: Table, *, dry_run: bool) -> float:
 
 
 def removed_since(table: Table, since: float) -> set[str]:
-    """Return the files that versions have removed since then."""
     listing = list_log(table.storage)
     found: set[str] = set()
     for _, names in listing.checkpoints[-1:]:
@@ -306,8 +305,6 @@ def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
 
 @dataclass(slots=True)
 class Removal:
-    """What :func:`erase` did."""
-
     rows: int = 0
     files: int = 0
     gateways: dict[str, list[Range]] = field(default_factory=dict)

@@ -55,9 +55,7 @@ def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
 
 @dataclass(slots=True)
 class Coverage:
-    """Offsets of one gateway that were seen, and those seen more than once; as a table has billions
-    of rows, as ranges of 16 bytes in Arrow arrays.
-    """
+    """Offsets seen of one gateway, once and again; ranges in Arrow, as there may be billions."""
 
     rows: int = 0
     _once: Ranges = NONE
@@ -183,9 +181,7 @@ def check_columns(table: Table) -> None:
 def read_offsets(
     storage: Storage, files: Iterable[DataFile], *, every_column: bool = False
 ) -> Offsets:
-    """Return what ``files`` hold, read one row group at a time in about the order of landing;
-    ``every_column`` finds pages of the others that are torn.
-    """
+    """Return what ``files`` hold, in about the order of landing; ``every_column`` is read, too."""
     found = Offsets()
     for file, rows in row_groups(storage, files, None if every_column else KEY):
         if isinstance(rows, FileLost):

@@ -65,7 +65,6 @@ class Shaper:
         """How many rows have an error in each column; "" is the body."""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return those rows of ``batch`` that the table has, in its columns."""
         batch = self._chosen(batch)
         if self._blocks is None:
             return batch

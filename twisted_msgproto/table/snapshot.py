@@ -120,9 +120,7 @@ def list_log(storage: Storage) -> Listing:
 
 
 def read_version(storage: Storage, version: int) -> Commit:
-    """Return one version of the log; FileNotFoundError before it is made or when it is cleaned
-    away, Torn when a part of it was lost in a power cut.
-    """
+    """Return a version; FileNotFoundError when it is not there, Torn when it is not whole."""
     return parse_commit(version, storage.read(f"{LOG}/{version_name(version)}"))
 
 
@@ -204,9 +202,7 @@ def _lacks(storage: Storage, version: int, torn: str = "") -> str:
 
 
 def _next(storage: Storage, version: int, newest: int) -> Commit | None:
-    """Return a version, or None behind ``newest``; TableError says what to do when it is not there
-    or not whole.
-    """
+    """Return a version, or None behind ``newest``; TableError when it is not there or torn."""
     try:
         return read_version(storage, version)
     except OSError as error:

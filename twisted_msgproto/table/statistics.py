@@ -38,9 +38,7 @@ class _Bounds:
     def take(
         self, column: Any, kind: pa.DataType, ordered: bool, known: tuple[str, str] | None
     ) -> bool:
-        """Add a row group's column; False when its footer does not say enough, and ``known`` does
-        not bound its texts.
-        """
+        """Add a row group's column; False when its footer does not say enough."""
         found = column.statistics
         if found is None or not found.has_null_count:
             return False

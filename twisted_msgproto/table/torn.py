@@ -37,9 +37,7 @@ PARQUET_MARK = b"PAR1"
 
 
 def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
-    """Make the log whole; return a line for each thing done. OSError means that what the newest
-    versions added cannot be read just now.
-    """
+    """Make the log whole; return a line for each thing done."""
     listing = list_log(storage)
     if not listing.exists:
         return []
@@ -120,9 +118,7 @@ def _mend_last(
 def _make_empty(
     storage: LocalStorage, version: int, reason: str, clock: Callable[[], float]
 ) -> None:
-    """Replace a torn version by an empty one, durably; it names no run of this package, because
-    what came before it still has to be checked.
-    """
+    """Replace a torn version, durably, by one of no run: what came before is still checked."""
     info = {
         "timestamp": int(clock() * 1000),
         "operation": EMPTY,
