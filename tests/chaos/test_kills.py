@@ -203,28 +203,6 @@ def batch(process: Launched, rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_bridges_of_different_gateways_land_into_one_table(
-    launch: Launcher, tmp_path: Path
-) -> None:
-    queues = [tmp_path / "first", tmp_path / "second"]
-    for queue in queues:
-        write(queue, messages(0, 100))
-    bridges = [here(launch, queue) for queue in queues]
-    for number in range(1, 6):
-        for process in bridges:
-            batch(process, 100 * number)
-        for queue in queues:
-            write(queue, messages(100 * number, 100))
-    for process in bridges:
-        batch(process, 600)
-        process.signal(signal.SIGTERM)
-        assert process.wait(seconds=START_SECONDS) == 0, process.output
-    assert landed_offsets(tmp_path / "table") == {
-        identity(queue): list(range(600)) for queue in queues
-    }
-
-
-@pytest.mark.slow
 def test_of_two_bridges_of_one_gateway_one_ends_and_names_the_other__TB_03_TB_04(
     launch: Launcher, tmp_path: Path
 ) -> None:

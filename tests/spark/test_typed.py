@@ -21,7 +21,6 @@ import pytest
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.spark.test_bridge import START_SECONDS, java_machine
 from tests.tools.processes import Launched, Launcher, descendants
-from tests.tools.s3 import Store
 from tests.tools.tables import Gateway, check_sum
 from twisted_msgproto import cli
 from twisted_msgproto.net.site.queue_figures import shown_bridge
@@ -740,46 +739,6 @@ def test_a_table_that_comes_later_is_killed_on_the_way_and_has_every_row_once(
     assert sorted(QueueReader(queue).consumers().values()) == [120, 120]
     again = launch.run("table", "derive", "raw", "access", "--config", "bridge.toml", "--json")
     assert json.loads(again.stdout)["rows"] == 80 and again.returncode == 0
-
-
-def test_a_table_that_comes_later_in_an_object_store_has_every_row_once(
-    launch: Launcher, tmp_path: Path, s3: Store
-) -> None:
-    """Killed on the way, made by two at once, gone on with by a bridge, and grown by a column."""
-    queue, places = tmp_path / "queue", [s3.new_location(), s3.new_location()]
-    fill(queue)
-    storage = ", ".join(f"{name} = {json.dumps(value)}" for name, value in s3.options.items())
-    raw, access = (
-        text.replace(f'location = "{name}"', f'location = "{place}"\nstorage = {{ {storage} }}')
-        for text, name, place in zip((RAW, ACCESS), ("raw", "access"), places, strict=True)
-    )
-    raw = raw.replace("[[table]]", '[[table]]\nname = "raw"')
-    configured(tmp_path, raw)
-    drain(launch)
-    configured(tmp_path, raw, access)
-    for point in ("registered", "marked", "landed", "committed"):
-        killed = derive(launch, "--at", point)
-        assert killed.wait(seconds=START_SECONDS) == -signal.SIGKILL, point
-    ended = start(launch, "--once")
-    assert ended.wait(seconds=START_SECONDS) == 2
-    assert "has only a part of the one that it is made of" in ended.output
-    both = [derive(launch), derive(launch)]
-    told = {one.wait(seconds=START_SECONDS): one.output for one in both}
-    assert 0 in told and told.keys() <= {0, 2}, told
-    assert "msgproto table: another " in told.get(2, "msgproto table: another "), told
-
-    fill(queue, 90, 30)
-    configured(tmp_path, raw, access + 'text = { path = "http.status", type = "string" }\n')
-    drain(launch)
-    rows = rows_of(places[1], s3.options)
-    assert [row["offset"] for row in rows] == wanted(120)
-    for row in rows:
-        number, wrong = row["offset"], row["offset"] % 10 == 0
-        text = ("n/a" if wrong else str(200 + number)) if number >= 90 else None
-        assert (row["text"], row["status"]) == (text, None if wrong else 200 + number)
-        assert (row["_error"] is not None, row["_body"] is not None) == (wrong, wrong)
-    assert whole(places[1], queue, s3.options).left_out == 40
-    assert sorted(QueueReader(queue).consumers().values()) == [120, 120]
 
 
 def test_a_table_that_cannot_come_later_is_refused_in_a_line(

@@ -19,7 +19,7 @@ from tests.spark.conftest import damage_record
 from tests.table.conftest import table_in
 from tests.tools.disks import Killed, PowerDisk
 from tests.tools.loops import drain, finish, loop_over
-from tests.tools.tables import Gateway, check_sum, create_table, opened_again
+from tests.tools.tables import Gateway, check_sum, create_table, delta, opened_again
 from twisted_msgproto.core.errors import Overtaken, QueueAway, QueueMismatch, TableError
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.table import preflight
@@ -113,8 +113,7 @@ def go_on(raw: Table, gateway: Gateway, *, shape: Shape | None = None, name: str
 
 
 def rows_of(table: Table) -> list[dict[str, Any]]:
-    delta = DeltaTable(table.location, storage_options={**table.storage.options})
-    found: list[dict[str, Any]] = delta.to_pyarrow_table().sort_by("offset").to_pylist()
+    found: list[dict[str, Any]] = delta(table).to_pyarrow_table().sort_by("offset").to_pylist()
     return found
 
 
@@ -139,7 +138,7 @@ def test_a_derived_table_is_as_if_it_had_been_landed_from_the_beginning(
     damage_record(a.directory, body(20))
     shutil.copytree(a.directory, tmp_path / "whole")
     land(place, a)
-    DeltaTable(place.location, storage_options={**place.storage.options}).delete("offset = 33")
+    delta(place).delete("offset = 33")
     a.put(3, day=2, body=body)
     land(place, a)
     expire(opened_again(place), date(2023, 11, 16), Run.new())

@@ -18,12 +18,18 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from tests.table.conftest import table_in
 from tests.tools.disks import Unreadable
 from tests.tools.loops import drain, loop_over, run_here
-from tests.tools.tables import Gateway, check_sum, counted_rows, expected_rows, opened_again
+from tests.tools.tables import (
+    Gateway,
+    check_sum,
+    counted_rows,
+    delta,
+    expected_rows,
+    opened_again,
+)
 from twisted_msgproto.core.errors import RewindNeeded, TableChanged, TableError
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
@@ -42,10 +48,6 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
 
 both = pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 place = pytest.fixture(table_in, name="place")
-
-
-def delta(table: Table) -> DeltaTable:
-    return DeltaTable(table.location, storage_options={**table.storage.options})
 
 
 def land_on(table: Table, gateway: Gateway) -> None:

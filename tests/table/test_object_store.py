@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +10,9 @@ from urllib.parse import quote
 
 import pyarrow.fs as pafs
 import pytest
-from deltalake import DeltaTable
 
 from tests.tools.s3 import Store, running_store
-from tests.tools.tables import RUN, TABLE_SCHEMA, stored_file
+from tests.tools.tables import RUN, TABLE_SCHEMA, at_once, delta, stored_file
 from twisted_msgproto.core.disk import SHARED_DISK
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed
@@ -63,36 +61,14 @@ def reopened(table: Table, store: Store) -> Table:
 
 
 def rows_in(table: Table, store: Store) -> int:
-    delta = DeltaTable(table.location, storage_options=store.options)
-    return int(delta.to_pyarrow_table().num_rows)
-
-
-def at_once(*calls: Callable[[], int]) -> list[int | Exception]:
-    """What each call gave, all begun together."""
-    results: dict[int, int | Exception] = {}
-    barrier = threading.Barrier(len(calls))
-
-    def run(order: int, call: Callable[[], int]) -> None:
-        barrier.wait()
-        try:
-            results[order] = call()
-        except TableError as error:
-            results[order] = error
-
-    threads = [threading.Thread(target=run, args=(n, call)) for n, call in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [results[n] for n in range(len(calls))]
+    return int(delta(table).to_pyarrow_table().num_rows)
 
 
 def test_rows_land_with_their_place_and_delta_rs_reads_them(table: Table, store: Store) -> None:
     assert land(table, "a", 10) == 1
     assert reopened(table, store).landed() == table.landed() == {"a": Landed(10, 5, 7)}
-    delta = DeltaTable(table.location, storage_options=store.options)
-    assert delta.transaction_version("msgproto:a") == 10
-    assert delta.to_pyarrow_table().num_rows == 10
+    assert delta(table).transaction_version("msgproto:a") == 10
+    assert rows_in(table, store) == 10
     assert reopened(table, store).files() == table.files()
 
 
@@ -106,9 +82,7 @@ def test_of_two_writers_of_one_gateway_one_wins(table: Table, store: Store) -> N
         ),
     )
     assert sorted(type(r).__name__ for r in results) == ["Overtaken", "int"]
-    assert (
-        DeltaTable(table.location, storage_options=store.options).to_pyarrow_table().num_rows == 10
-    )
+    assert rows_in(table, store) == 10
 
 
 @pytest.mark.parametrize("retries", ["3", "0"])

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from tests.table.conftest import table_in
 from tests.tools.disks import StepDisk
-from tests.tools.tables import RUN, Gateway
+from tests.tools.tables import RUN, Gateway, delta
 from tests.tools.tables import counted_rows as rows
 from tests.tools.tables import create_table as create
 from tests.tools.tables import expected_rows as expected
@@ -288,10 +288,6 @@ def test_vacuum_syncs_what_took_the_place_before_it_removes(local: Table, a: Gat
     assert len(vacuum(fresh, clock=tomorrow).paths) == 4
     first = next(n for n, step in enumerate(steps) if step.startswith("remove"))
     assert {f"sync {path}" for path in new} <= set(steps[:first])
-
-
-def delta(table: Table) -> DeltaTable:
-    return DeltaTable(table.location, storage_options=dict(table.storage.options))
 
 
 def fill_together(table: Table, *gateways: Gateway, batches: int = 3) -> list[list[DataFile]]:

@@ -8,15 +8,20 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from tests.tools.queues import batch, put
+from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.delta_table import Table
@@ -182,6 +187,26 @@ def check_sum(table: Table, gateway: Gateway, erased: int | None = None) -> Gate
     assert found.landed.offset - found.begin == found.rows + absent
     assert erased in (None, gone)
     return found
+
+
+def delta(table: Table) -> DeltaTable:
+    """The table as delta-rs sees it."""
+    return DeltaTable(table.location, storage_options={**table.storage.options})
+
+
+def at_once(*calls: Callable[[], Any]) -> list[Any]:
+    """What each call gave, or the TableError that it raised; all begun together."""
+    barrier = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        barrier.wait()
+        try:
+            return call()
+        except TableError as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [*pool.map(run, calls)]
 
 
 def age_log(location: str | Path, seconds: float) -> None:
