@@ -1,9 +1,8 @@
 """Use the filters that Spark passes to a source, in plans and in workers.
 
-A filter is only ever used to leave out rows that Spark would leave out as well; Spark applies
-every filter again.  So whatever is not understood here is simply not used, and what is used must
-never be stricter than Spark's own meaning.  That is why comparisons of floating point numbers are
-left to Spark, for which NaN equals NaN.
+Spark applies every filter again, so what is not understood here is not used, and what is used must
+never be stricter than Spark's own meaning: comparisons of floats, where NaN equals NaN, are left to
+it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Read a queue on another machine over Arrow Flight, from ``queue/flight_server.py``.
 
-The token stands in a file (option ``tokenFile``, or the environment's
-``MSGPROTO_FLIGHT_TOKEN_FILE``) on every machine: options are written into plans and logs, tokens
-should not be.  Likewise the certificate authority (``tlsCa``, ``MSGPROTO_FLIGHT_CA``).  A server
-that was given no token says in a refusal where its own stands: who may read that needs no option.
+Token and certificate authority stand in files on every machine (options ``tokenFile``, ``tlsCa``,
+or the environment), as options are written into plans and logs. A server that was given no token
+says in a refusal where its own stands: who may read that needs no option.
 """
 
 from __future__ import annotations

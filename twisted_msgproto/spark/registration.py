@@ -1,9 +1,8 @@
 """Make the data sources known to a running session, workers included.
 
-Spark's workers are Python processes of their own.  Which program they run, and where they look for
-modules, is written into everything the driver sends them; so it can still be said when the session
-runs.  By default Spark runs ``python3`` from the ``PATH``, and a worker knows nothing of the
-driver's ``sys.path``: a plain script in a virtual environment fails with both.
+Which program workers run, and where they look for modules, is written into everything the driver
+sends them. By default that is ``python3`` from the ``PATH``, and nothing of the driver's
+``sys.path``: a plain script in a virtual environment fails with both.
 """
 
 from __future__ import annotations

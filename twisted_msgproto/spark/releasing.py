@@ -1,13 +1,9 @@
 """A stream of one's own releases rows of its queue with the mark of the option ``consumer``.
 
-A stream must not release a row before the row is safe where the stream writes it.  Spark's
-``commit`` moves nothing: neither its file sink nor its checkpoint calls ``fsync``, so a power cut
-then destroys rows that the table showed.  The mark moves in one of two ways:
-
-* :func:`release` is called by the owner of the stream, who says how its output is made durable;
-* the option ``releaseAfter`` moves it later by a time within which the machine writes back all
-  there was (Linux begins to after 30 s).  That is a wait, not a proof: a disk that fails to write
-  back tells nobody.
+Spark's ``commit`` moves nothing: neither its file sink nor its checkpoint calls ``fsync``, so a
+power cut then destroys rows that the table showed. :func:`release` is for the stream's owner, who
+says how its output is made durable. The option ``releaseAfter`` waits for a time within which the
+machine writes back all there was (Linux begins to after 30 s): no proof.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A bridge reports with progress lines and with status files.
 
 A status stands in ``QUEUE/bridges/NAME.json`` of every queue on this machine, NAME being the
-consumer's (:mod:`twisted_msgproto.queue.consumers`).  :class:`SentStatuses` brings it to queues on
-other machines.
+consumer's; :class:`SentStatuses` brings it to queues on other machines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Make a Spark session for a bridge: private, quiet, in UTC, and certain to end.
 
-The Java machine is started by hand rather than by the session builder, for two reasons: its stderr
-can be kept out of the operator's way, and its end can be waited for.
+The Java machine is started by hand: so its stderr can be kept, and its end be waited for.
 """
 
 from __future__ import annotations

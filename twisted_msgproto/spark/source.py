@@ -1,9 +1,8 @@
 """The Spark data source ``msgproto`` reads queues as a stream, and as a table for a quick query.
 
-Spark runs this code in three places, none of which is the driver program: one long-lived Python
-process beside the driver plans batches, a short one plans how to read, and pooled workers read.  So
-a reader is pickled again and again and opens its queues only where it stands; and it must be
-importable there (see :func:`~twisted_msgproto.spark.register`).
+No code here runs in the driver program: one long-lived Python process beside it plans batches, a
+short one plans how to read, and pooled workers read. So a reader is pickled again and again and
+opens its queues only where it stands.
 """
 
 from __future__ import annotations

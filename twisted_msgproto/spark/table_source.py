@@ -1,10 +1,8 @@
 """Read landed tables in Spark without Java packages: with ``format("msgproto-table")``, or faster.
 
-The former reads the files by Arrow in Spark's Python workers, wherever delta-rs works.  With
-:func:`read_table` Spark's own Parquet reader reads them: every worker must reach them by path.
-
-Both use the schema of the table's log.  By default Spark would guess the type of a partition's
-values from the names of folders: a gateway ``1e5`` would become the number 100000.
+The former reads the files by Arrow in Spark's Python workers, :func:`read_table` by Spark's own
+Parquet reader. Both use the schema of the table's log: Spark would guess the type of a partition's
+values from the names of folders, and make a number of a gateway ``1e5``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Arrow's JSON reader as a short cut, where it can be trusted.
 
 It is given the bodies of a block that are valid UTF-8, begin with ``{`` and end with ``}`` (blanks
-aside).  When it makes as many rows of them as there are bodies, each body is exactly one object:
-``}`` blank ``{`` stands nowhere inside of one, and a line feed in a string is refused.  It is never
-given anything else: a body ``null`` at the beginning of a block, or a decimal with a large
-exponent, ends the process.
-
-One body that it refuses spoils a block.  So bodies that may be as that one are taken out, and it is
-asked again.
+aside). When it makes as many rows of them, each body is exactly one object: ``}`` blank ``{``
+stands nowhere inside of one, and a line feed in a string is refused. Anything else may end the
+process, as ``null`` at a block's start does. Bodies that may be as one that it refuses are taken
+out.
 """
 
 from __future__ import annotations

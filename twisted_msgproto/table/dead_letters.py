@@ -1,10 +1,9 @@
 """Rows for which a transform raises: found by halving their batch, and landed in a table beside.
 
-The main table decides.  The version that lands the rest of a batch counts the rows that it rejects
+The main table decides. The version that lands the rest of a batch counts the rows that it rejects
 (``msgproto-rejected:GATEWAY``), and ``msgproto-dead-letters:GATEWAY`` names the durable file that
-lists them, ``_bridge/rejected/NAME.json``.  The table of dead letters follows with a version that
-has those rows and notes the same name.  Until then no other row of that gateway lands and its queue
-is told nothing, so it still has them, whatever is killed in between.
+lists them. The table of dead letters follows with a version that has those rows and notes the same
+name. Until then no other row of that gateway lands and its queue is told nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Which rows were erased from a table, exactly: nothing lands them again, whatever is set back.
 
-Application transactions cannot say that exactly where single rows went, so the log names files that
-do: ``msgproto-erased:NAME`` is how many rows ``_bridge/erased/NAME.parquet`` has as ranges of
-offsets (0: it does not count any more).  Such a file is durable before the version that names it.
+``msgproto-erased:NAME`` is how many rows ``_bridge/erased/NAME.parquet`` has as ranges of offsets
+(0: it does not count any more); the file is durable before the version that names it.
 
-Rows that other programs delete are rows that were erased.  A version of theirs may take rows out
-and may change them, but it must not add any: the keys of what it adds are keys of what it removes,
-each once, as the files themselves have them.
+A version of another program may take rows out and change them, but it must not add any: the keys of
+what it adds are keys of what it removes, each once, as the files themselves have them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """What leaves a table: old days, rows that are erased, and files that no version needs any more.
 
-A file is removed when all of this holds: the newest version does not name it, no version of the
-last hours removed it, and it was not written in the last hours.  A bridge commits no file that is
-older than an hour, and a day is the least that can be asked for, so nothing is removed that
-somebody is about to commit or that a reader of an older version still needs.  The times of files
-are those of the store, so its time counts where this machine's clock is ahead of it.
+A file is removed when the newest version does not name it, no version of the last hours removed it,
+and it was not written in the last hours. A bridge commits no file that is older than an hour, and a
+day is the least that can be asked for, so nothing goes that somebody is about to commit or that a
+reader of an older version still needs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A data file's ``add`` carries statistics of every column, or of none.
 
-Readers skip a file when its statistics say that no row fits.  pyarrow's and duckdb's readers treat
-a column without statistics, beside others that have them, as one without any value and skip the
-file wrongly, so a file has them for each primitive column or says its number of rows alone.  The
-columns of maps and lists, which nobody filters by range, are left out as every writer of Delta
-tables leaves them out.
+pyarrow's and duckdb's readers treat a column without statistics, beside others that have them, as
+one without any value and skip the file wrongly. The columns of maps and lists, which nobody filters
+by range, are left out as every writer of Delta tables leaves them out.
 """
 
 from __future__ import annotations

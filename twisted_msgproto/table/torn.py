@@ -1,14 +1,9 @@
 """Repair what a loss of power may leave of a log on a local disk.
 
-This package makes every version and every checkpoint durable before it relies on it, so its own can
-be missing and cannot be torn.  Other programs that write the table sync nothing.  What can be
-repaired without doubt is repaired before a writer continues:
-
-* a torn checkpoint is removed when the log without it still says everything;
-* a torn last version, or one whose files are incomplete, becomes an empty version of the same
-  number.  Numbers are never used again: a reader may have seen it.
-
-Everything else is for a person to decide, and the error says what to do.
+This package makes versions and checkpoints durable before it relies on them; other programs sync
+nothing. A torn checkpoint is removed when the log without it still says everything; a torn last
+version, or one whose files are incomplete, becomes an empty version of the same number, which a
+reader may have seen. Everything else is for a person to decide.
 """
 
 from __future__ import annotations
