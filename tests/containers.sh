@@ -10,12 +10,41 @@
 #   no-ipv6      a network of its own, with 127.0.0.1 alone
 #   all          all of these
 #   ipv6-only    a network of its own, with ::1 alone
+#   systemd      process 1 is systemd, which knows of no unit but those that the command brings;
+#                the network is its own
 # Where the machine allows no name spaces, one line says why, and the exit status is 77.
 set -u
 
 refuse() {
   echo "containers.sh: $1" >&2
   exit 77
+}
+
+with_systemd() {
+  systemd=/lib/systemd/systemd
+  [ -x "$systemd" ] || refuse "there is no systemd here (Debian: the package systemd)"
+  mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /etc/systemd/system ||
+    refuse "systemd gets no /run"
+  if [ -d /sys/fs/cgroup/systemd ]; then
+    # Another one in between: the same one twice in one place is refused.
+    mount -t tmpfs tmpfs /sys/fs/cgroup/systemd &&
+      mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+  else
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+  fi || refuse "systemd gets no cgroups"
+  units=/run/systemd/system
+  mkdir -p $units
+  for name in sysinit basic network-online multi-user shutdown; do
+    printf '[Unit]\nDefaultDependencies=no\n' >"$units/$name.target"
+  done
+  export SYSTEMD_UNIT_PATH="$units:/etc/systemd/system" container=containers.sh
+  {
+    until [ "$(systemctl is-system-running 2>/dev/null)" = running ]; do sleep 0.1; done
+    status=0
+    "$@" || status=$?
+    systemctl --force exit "$status"
+  } &
+  exec "$systemd" --system --unit=multi-user.target --log-target=null --show-status=no
 }
 
 case "${1:-}" in
@@ -28,7 +57,7 @@ inside)  # the name spaces are made; $2 has the words, the rest is the command
   case "$words" in *" host "*)
     hostname container-without-an-address.invalid || refuse "the host name cannot be set"
   esac
-  case "$words" in *" no-ipv6 "* | *" ipv6-only "*)
+  case "$words" in *" no-ipv6 "* | *" ipv6-only "* | *" systemd "*)
     ip link set lo up || refuse "the network has no loopback interface"
   esac
   case "$words" in *" no-ipv6 "*)
@@ -59,6 +88,7 @@ inside)  # the name spaces are made; $2 has the words, the rest is the command
     unset USER LOGNAME
     exec unshare --user --map-user=54321 --map-group=54321 -- "$@"
   esac
+  case "$words" in *" systemd "*) with_systemd "$@" ;; esac
   exec "$@"
   ;;
 esac
@@ -69,7 +99,8 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   shift
 done
 spaces="--pid --fork --mount --uts"
-case "$words" in *ipv6*) spaces="$spaces --net" ;; esac
+case "$words" in *ipv6* | *systemd*) spaces="$spaces --net" ;; esac
+case "$words" in *systemd*) spaces="$spaces --cgroup --ipc" ;; esac
 [ $# -gt 1 ] || refuse "a command is missing: containers.sh [WORDS] -- COMMAND"
 shift
 command -v unshare >/dev/null || refuse "there is no unshare(1) here"

@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from collections.abc import Callable
@@ -31,7 +32,8 @@ from packaging.version import Version
 
 from tests.cli.test_main import said, tree_of
 from tests.tools.certificates import Authority
-from tests.tools.processes import PROJECT, Launcher, environment
+from tests.tools.loops import landed_offsets
+from tests.tools.processes import PROJECT, START_SECONDS, Launcher, contained, environment
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader, QueueWriter
@@ -548,7 +550,7 @@ def test_help_auth_says_more(launch: Launcher) -> None:
     assert "passwords" in told.stdout
 
 
-# ── pip, and users of the system ────────────────────────────────────────────────────────────────
+# ── systemd, pip, and users of the system ───────────────────────────────────────────────────────
 
 PIP = re.compile(r"pip install '?twisted-msgproto(?:\[([a-z]+)\])?'?")
 
@@ -628,6 +630,50 @@ def add_the_user() -> None:
 
 
 @pytest.mark.slow
+def test_the_units_run_with_the_lines_that_init_prints(tmp_path: Path) -> None:
+    """RD-14: process 1 is a systemd without units of its own; each line is run as it stands."""
+    code = f"from {__name__} import run_the_units; run_the_units()"
+    done = subprocess.run(
+        contained("systemd", sys.executable, "-c", code),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+UNITS_OF = {
+    "init 'a place'": ["msgproto-gateway"],
+    "init several --instances 2": ["msgproto-gateway@1", "msgproto-gateway@2"],
+}
+
+
+def landed(table: Path) -> bool:
+    made = (table / "_delta_log" / f"{0:020}.json").exists()
+    return made and sum(map(len, landed_offsets(table).values())) == 3
+
+
+def run_the_units() -> None:
+    for words, gateways in UNITS_OF.items():
+        directory = Path(shlex.split(words)[1])
+        status, told = run(words)
+        lines = re.findall(OTHERS[9], told)
+        assert status == 0 and len(lines) >= 2, told
+        for line in lines:
+            subprocess.run(["sh", "-ec", line], check=True, stdin=subprocess.DEVNULL)
+        units = [*gateways, "msgproto-bridge"]
+        state = subprocess.run(["systemctl", "is-active", *units], capture_output=True, text=True)
+        assert state.stdout.split() == ["active"] * len(units), state
+        sent = ["send", "lumberjack", "tcp:127.0.0.1:5044", "--count", "3"]
+        subprocess.run([sys.executable, "-m", "twisted_msgproto", *sent], check=True)
+        while not landed(directory / "table"):  # the caller's patience ends at some time
+            time.sleep(0.1)
+        subprocess.run(["systemctl", "disable", "--now", *units], check=True)
+
+
+@pytest.mark.slow
 def test_what_pip_is_told_to_install_brings_what_is_missing(tmp_path: Path) -> None:
     """Each line with pip that any message has, from an index with the declared packages."""
     texts = [text for module in MODULES for text in said(module)]
@@ -656,6 +702,7 @@ OTHERS = (
     "--destination and --filter need (--extension pub-sub)",
     "(msgproto queue verify .*) says which",
     r"(useradd --system \S+) makes one",
+    r"(?m)^  (systemctl .*)$",
 )
 
 
@@ -770,7 +817,6 @@ NO_ADVICE = (
 """Words of titles, of helps, of comments and in front of lines: they send nobody anywhere."""
 
 NOT_RUN: dict[str, str] = {
-    "enable --now": "systemd has to run; systemd-analyze takes these units in test_init.py",
     "install a C compiler, then pip": "it compiles from an index; ./run checks a wheel without one",
     "DROP FEATURE": "SQL of Delta's own package for Spark, which is not among the extras",
 }
