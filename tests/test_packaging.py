@@ -1,5 +1,6 @@
 """What is installed is found: by twistd, by the console, in an editable tree and from a wheel."""
 
+import json
 import os
 import re
 import shutil
@@ -206,19 +207,26 @@ def installed(
     releases: Releases,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Installed:
-    home = tmp_path_factory.mktemp("elsewhere")
-    venv.EnvBuilder(with_pip=False, symlinks=True).create(home)
-    python = home / "bin" / "python"
-    site = home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-    # pip is ours, told to install for the other Python.  A path file inside a path file's directory
-    # is not followed: an editable install of the working tree stays out of sight.
-    link = site / "dependencies.pth"
-    link.write_text(f"{Path(pytest.__file__).parent.parent}\n")
+    python, site = environment_at(tmp_path_factory.mktemp("elsewhere"))
     words = ["--no-deps", "--no-index", "--no-build-isolation", "--no-compile"]
     wanted = getattr(releases, request.param)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python"]
-    subprocess.run([*pip, str(python), "install", *words, str(wanted)], check=True)
+    subprocess.run([*pip_for(python), "install", *words, str(wanted)], check=True)
     return Installed(python, site, request.param != "pure")
+
+
+def environment_at(home: Path) -> tuple[Path, Path]:
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(home)
+    site = home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    # A path file inside a path file's directory is not followed: an editable install of the
+    # working tree stays out of sight.
+    link = site / "dependencies.pth"
+    link.write_text(f"{Path(pytest.__file__).parent.parent}\n")
+    return home / "bin" / "python", site
+
+
+def pip_for(python: Path) -> list[str]:
+    """Our pip, told to install for the other Python."""
+    return [*PIP, "--python", str(python)]
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -332,30 +340,33 @@ def lists_the_plugins(installed: Installed) -> None:
 def test_without_a_compiler_an_sdist_does_the_same_work_in_python(
     releases: Releases, tmp_path: Path
 ) -> None:
-    """What cannot be built is left out, and ``import`` takes Python's form of it."""
-    site = tmp_path / "site"
-    words = ["--no-deps", "--no-build-isolation", "--no-compile", "--no-cache-dir"]
-    subprocess.run(
-        [*PIP, "install", *words, "--target", str(site), str(releases.sdist)],
-        check=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "CC": "/nowhere/cc"},
-    )
-    told = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from twisted_msgproto.core import packed\n"
-            "from twisted_msgproto.lumberjack.wire import frames\n"
-            "print(frames.__file__, frames.COMPILED, packed.COMPILED)",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(site)},
-    )
-    assert told.stdout.split() == [
-        str(site / "twisted_msgproto/lumberjack/wire/frames.py"),
-        "False",
-        "False",
-    ]
+    """What cannot be built is left out, ``import`` takes Python's form of it, and doctor says so.
+
+    Then its line is followed, with an index that has a wheel without compiled parts, too.
+    """
+    python, site = environment_at(tmp_path / "home")
+    index = tmp_path / "index"
+    index.mkdir()
+    for file in (releases.sdist, releases.pure):
+        shutil.copy(file, index)
+    settings = {"NO_INDEX": "1", "FIND_LINKS": str(index), "NO_BUILD_ISOLATION": "0"}
+    settings |= {"NO_CACHE_DIR": "0", "NO_COMPILE": "0"}  # "0" switches such an option on
+    env = {**os.environ, **{f"PIP_{name}": value for name, value in settings.items()}}
+    words = ["install", "--no-deps", str(releases.sdist)]
+    without = {**env, "CC": "/nowhere/cc"}
+    subprocess.run([*pip_for(python), *words], check=True, stdin=subprocess.DEVNULL, env=without)
+    here = Installed(python, site, compiled=False)
+    code = "from twisted_msgproto.lumberjack.wire import frames\nprint(frames.__file__)"
+    told = here.run(python, "-c", code).strip()
+    assert told == str(site / "twisted_msgproto/lumberjack/wire/frames.py")
+    line = compiled_parts(here)["remedy"]
+    assert line.startswith("install a C compiler, then pip install "), line
+    subprocess.run([*pip_for(python), *line.partition(" pip ")[2].split()], check=True, env=env)
+    assert compiled_parts(here)["text"] == "in use"
+
+
+def compiled_parts(here: Installed) -> dict[str, str]:
+    """What doctor says of them in an environment of its own."""
+    told = here.run(here.python, "-m", "twisted_msgproto", "doctor", "--json")
+    [found] = [one for one in json.loads(told) if one["subject"] == "compiled parts"]
+    return dict(found)

@@ -791,6 +791,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "tests/table/test_verify.py": ("'msgproto table verify",),
     "tests/test_gateway.py": ("it is a word of the command", "belongs to no option; --help"),
     "tests/test_gateway_access.py": ("exclude each other",),
+    "tests/test_packaging.py": ("install a C compiler, then",),
     "tests/test_several_gateways.py": ("msgproto queue mend",),
 }
 """Tests of other rooms that meet such a message, and words that stand in both."""
@@ -817,7 +818,6 @@ NO_ADVICE = (
 """Words of titles, of helps, of comments and in front of lines: they send nobody anywhere."""
 
 NOT_RUN: dict[str, str] = {
-    "install a C compiler, then pip": "it compiles from an index; ./run checks a wheel without one",
     "DROP FEATURE": "SQL of Delta's own package for Spark, which is not among the extras",
 }
 """Words of a message → why what it advises is run nowhere."""
