@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.table import TableFeatures
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools import java_classes
@@ -262,6 +264,22 @@ def test_draining_lands_all_once_and_a_second_run_the_rest__RD_29(
     assert QueueReader(queue).consumers() == {name: 1750}
     [status] = read_statuses(queue)
     assert (status["state"], status["offset"], status["lag_rows"]) == ("ended", 1750, 0)
+
+
+@pytest.mark.parametrize("feature", ["DeletionVectors", "RowTracking", "V2Checkpoint"])
+def test_a_feature_that_others_switched_on_is_named_and_another_table_gets_the_rows__RD_30(
+    launch: Launcher, queue: Path, tmp_path: Path, feature: str
+) -> None:
+    once(launch, queue, start=here)
+    table = DeltaTable(str(tmp_path / "table"))
+    table.alter.add_feature(getattr(TableFeatures, feature), allow_protocol_versions_increase=True)
+    write(queue, messages(1500, 100))
+    line = refused(launch, queue)
+    name = feature[0].lower() + feature[1:]
+    assert f"needs what this version cannot write: {name}; land in another table, which " in line
+    assert line.endswith("gets all that is in the queue: --table LOCATION")
+    once(launch, queue, "--table", "another", start=here)
+    assert landed_offsets(tmp_path / "another") == {identity(queue): list(range(1600))}
 
 
 def test_a_queue_which_is_swapped_is_one_line(

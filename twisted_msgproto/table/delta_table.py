@@ -578,9 +578,8 @@ class Table:
         unknown = unknown_features(self._state.protocol, self._metadata)
         if unknown:
             raise TableChanged(
-                f"{self.location} needs what this version cannot write: {', '.join(unknown)}; take "
-                f"it out where it was put in (Spark: ALTER TABLE … DROP FEATURE {unknown[0]}), or "
-                "land in a new table"
+                f"{self.location} needs what this version cannot write: {', '.join(unknown)}; land "
+                "in another table, which gets all that is in the queue: --table LOCATION"
             )
 
     def check_features(self) -> None:
