@@ -9,8 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from twisted_msgproto import registry
-from twisted_msgproto.core.limits import Limit, Limits, amount
-from twisted_msgproto.lumberjack.protocol.reconnect import SHIPPER_LIMITS
+from twisted_msgproto.core.limits import Limit, amount
 from twisted_msgproto.net.clients.reconnect import RECONNECT_LIMITS
 from twisted_msgproto.net.factory import COMMON_LIMITS
 
@@ -84,9 +83,6 @@ def types() -> str:
         parts += typed(f"{kind}Limits", both[kind] - every, "EveryLimits")
         for side, limits in sides.items():
             parts += typed(f"{kind}{side}Limits", limits - both[kind], f"{kind}Limits")
-    shipper = set(map(annotated, Limits.of(SHIPPER_LIMITS).table.values()))
-    client = tables["Lumberjack"]["Client"]
-    parts += typed("LumberjackShipperLimits", shipper - client, "LumberjackClientLimits")
     parts += typed("ReconnectLimits", set(map(annotated, RECONNECT_LIMITS)))
     return "".join(parts).rstrip() + "\n"
 

@@ -27,7 +27,8 @@ class ShipperClient:
             window=self.window,
             compress=source.choice((0, 3)),
             pipelining=self.pipelining,
-            limits={"backoff-first": 0.1, "backoff-most": 2.0, "timeout": 40.0},
+            limits={"timeout": 40.0},
+            reconnectLimits={"retry-first": 0.1, "retry-most": 2.0},
             random=source.random,
         )
 

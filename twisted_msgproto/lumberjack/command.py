@@ -40,7 +40,7 @@ SEND_OPTIONS: Final = TLS_OPTIONS | {
     "replace_invalid",
 }
 
-BACKOFF_MOST_SECONDS: Final = 2.0
+RETRY_MOST_SECONDS: Final = 2.0
 """This is the pause between two attempts: somebody sits and waits."""
 
 WINDOWS_AHEAD: Final = 2
@@ -160,11 +160,11 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         pipelining=options.pipelining or 1,
         limits={
             "ttl": options.ttl or 0,
-            "backoff-most": BACKOFF_MOST_SECONDS,
             # What waits is bounded by what we read ahead, however long the lines are.
             "unsent-events": UNBOUNDED,
             "unsent-bytes": UNBOUNDED,
         },
+        reconnectLimits={"retry-most": RETRY_MOST_SECONDS},
     )
     waiting: deque[Deferred[None]] = deque()
 

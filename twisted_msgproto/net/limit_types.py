@@ -285,20 +285,6 @@ class MtlClientLimits(MtlLimits, _MtlClientLimits):
     pass
 
 
-_LumberjackShipperLimits = TypedDict(
-    "_LumberjackShipperLimits",
-    {
-        "backoff-first": float,
-        "backoff-most": float,
-    },
-    total=False,
-)
-
-
-class LumberjackShipperLimits(LumberjackClientLimits, _LumberjackShipperLimits):
-    pass
-
-
 ReconnectLimits = TypedDict(
     "ReconnectLimits",
     {

@@ -40,7 +40,7 @@ from ...core.errors import (
     MsgprotoError,
     Refused,
 )
-from ...core.limits import Limit, Limits
+from ...core.limits import Limits
 from ...net.clients.reconnect import (
     RECONNECT_LIMITS,
     ReconnectingClient,
@@ -48,20 +48,13 @@ from ...net.clients.reconnect import (
     ReconnectState,
 )
 from ...net.deferreds import ProducerControl, fail_all
-from ...net.limit_types import LumberjackShipperLimits, ReconnectLimits
+from ...net.limit_types import LumberjackClientLimits, ReconnectLimits
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, PreparedBatch
 from .sides import (
-    CLIENT_LIMITS,
     LumberjackClient,
     LumberjackClientFactory,
     Sent,
     WriterLink,
-)
-
-SHIPPER_LIMITS: Final = (
-    *CLIENT_LIMITS,
-    Limit("backoff-first", 1.0, "s", "until the first attempt to connect again"),
-    Limit("backoff-most", 60.0, "s", "between two attempts, however many have failed"),
 )
 
 NEVER_SECONDS: Final = 1e12
@@ -118,15 +111,12 @@ class _Line(ReconnectingClient[LumberjackClient]):
         self._refusing = 0  # hosts in a row that refused
         self.fruitless = 0
         # A reader that accepts and then hangs up is waited for longer and longer.
-        limits: dict[str, object] = {"steady-seconds": NEVER_SECONDS}
-        if "backoff-first" in factory.limits:
-            limits["retry-first"] = factory.limits["backoff-first"]
-            limits["retry-most"] = factory.limits["backoff-most"]
+        changes = {"steady-seconds": NEVER_SECONDS, **changes}
         super().__init__(
             _InTurn(hosts),
             factory,
             connecting=_Owned(self, factory),
-            limits=Limits.of(RECONNECT_LIMITS).replace({**limits, **changes}),
+            limits=Limits.of(RECONNECT_LIMITS).replace(changes),
             random=shipper.random,
             retryPolicy=retryPolicy,
             stopWhenRefused=stopWhenRefused,
@@ -234,9 +224,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         window: int = WINDOW_DEFAULT,
         compress: int = COMPRESS_DEFAULT,
         pipelining: int = 1,
-        limits: LumberjackShipperLimits | Limits | None = None,
+        limits: LumberjackClientLimits | Limits | None = None,
         random: Callable[[], float] = random_module.random,
-        clock: Any = None,
         factory: LumberjackClientFactory | None = None,
         retryPolicy: Callable[[int], float] | None = None,
         stopWhenRefused: bool = False,
@@ -247,14 +236,13 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         ``endpoints``: client endpoints or their strings, in order of preference.  One connection is
         open at a time and each attempt goes to the next host (failover); with ``loadBalance`` one
         connection to each, and events go to any that has space.  ``random`` returns numbers from 0
-        to 1.  The rest is as for :class:`~.sides.LumberjackClientFactory`; ``limits`` may also
-        change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
+        to 1.  The rest is as for :class:`~.sides.LumberjackClientFactory`.  ``factory`` replaces
+        the settings before it.
         ``retryPolicy``, ``stopWhenRefused`` and ``reconnectLimits`` are as ``ReconnectingService``
         has the first two and ``limits``.
 
         Raises ConfigurationError for a setting that makes no sense.
         """
-        clock = reactor if clock is None else clock
         self.random = random
         if factory is None:
             factory = LumberjackClientFactory(
@@ -262,12 +250,10 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
                 window=window,
                 compress=compress,
                 pipelining=pipelining,
-                limits=limits
-                if isinstance(limits, Limits)
-                else Limits.of(SHIPPER_LIMITS).replace(limits or {}),
-                clock=clock,
+                limits=limits,
+                clock=reactor,
             )
-        super().__init__(clock, drain=factory.limits["drain"], random=random)
+        super().__init__(reactor, drain=factory.limits["drain"], random=random)
         self.factory = factory
         hosts = [_endpoint(reactor, endpoint) for endpoint in endpoints]
         if not hosts:
