@@ -172,8 +172,6 @@ class Glance:
     The filters of a queue look at one message after another, each of them at the same one.
     """
 
-    __slots__ = ("_envelope", "_foreign", "_properties")
-
     def __init__(self, foreign: Foreign = no_fields) -> None:
         self._foreign = foreign
         self._envelope: bytes | None = None

@@ -57,7 +57,7 @@ class UmqFault(Fault):
     code: Code = Code.FORMAT
 
 
-@dataclass(slots=True)
+@dataclass
 class Frame:
     """One command.
 
@@ -77,79 +77,53 @@ class Frame:
 class Hello(Frame):
     """``H``, a client's first; the id is its version (``UM-06``)."""
 
-    __slots__ = ()
-
 
 class Welcome(Frame):
     """``W``, the server's yes; the id is the version, possibly lowered (``UM-07``)."""
-
-    __slots__ = ()
 
 
 class Fatal(Frame):
     """``F``, ``<code> <message>``, the last command of its sender (``UM-08``)."""
 
-    __slots__ = ()
-
 
 class AttachmentError(Frame):
     """``-``, in the place of one attachment (``UM-04``)."""
-
-    __slots__ = ()
 
 
 class Call(Frame):
     """``C``, a remote procedure call (``UM-09``)."""
 
-    __slots__ = ()
-
 
 class Callback(Frame):
     """``B``, a call of what the other side registered (``UM-11``)."""
-
-    __slots__ = ()
 
 
 class Result(Frame):
     """``R``, a call's answer (``UM-10``)."""
 
-    __slots__ = ()
-
 
 class CallError(Frame):
     """``E``, or ``!`` of a later draft, a call's failure (``UM-09``, ``UM-10``)."""
-
-    __slots__ = ()
 
 
 class TopicUpdate(Frame):
     """``T``, something new on a topic (``UM-12``)."""
 
-    __slots__ = ()
-
 
 class TopicClose(Frame):
     """``D``, a topic's end by its publisher (``UM-13``)."""
-
-    __slots__ = ()
 
 
 class Unsubscribe(Frame):
     """``U``, a topic's end by its subscriber (``UM-14``)."""
 
-    __slots__ = ()
-
 
 class SetAttribute(Frame):
     """``S``, ``name=value`` (``UM-15``)."""
 
-    __slots__ = ()
-
 
 class UnsetAttribute(Frame):
     """``X``, a name (``UM-16``)."""
-
-    __slots__ = ()
 
 
 class Attachment:
@@ -223,8 +197,6 @@ def encode(kind: type[Frame], id: str = "", payload: str = "", attachments: int 
 
 class Decoder:
     """What makes frames of text messages, within limits, without a state: one message is one."""
-
-    __slots__ = ("_attachments", "_characters")
 
     def __init__(self, limits: Limits) -> None:
         self._characters = limits.integer("payload-characters")

@@ -76,8 +76,6 @@ class Extension:
     annotates: ClassVar[bool] = False
     own_fields: ClassVar[frozenset[str]] = frozenset()
 
-    __slots__ = ("limits", "properties")
-
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
         self.properties: Mapping[str, str] = properties
         self.limits: Limits = limits

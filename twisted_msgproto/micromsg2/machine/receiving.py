@@ -88,25 +88,6 @@ class Inbox:
         steps: what inspections may still spend in this call.
     """
 
-    __slots__ = (
-        "_batch",
-        "_bytes_max",
-        "_counters",
-        "_last",
-        "_parts_max",
-        "_payload",
-        "_refused",
-        "_reserved",
-        "_sliced",
-        "annotating",
-        "count",
-        "inspected_bytes",
-        "objecting",
-        "repeat_seen",
-        "steps",
-        "window",
-    )
-
     def __init__(
         self,
         limits: Limits,

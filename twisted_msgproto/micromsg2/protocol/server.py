@@ -61,10 +61,6 @@ UNLIMITED_ROOM = 256
 class Publication:
     """Messages that are stored, on their way to topics and queues; then they are acknowledged."""
 
-    __slots__ = (
-        "_accepted", "_arrived", "_bytes", "_done", "_durable", "_parts", "_paused", "_server"
-    )  # fmt: skip
-
     def __init__(self, server: MicroMsg2ServerLink, arrived: Arrived, parts: int) -> None:
         """``parts`` says how often :meth:`came` will be called."""
         self._server = server

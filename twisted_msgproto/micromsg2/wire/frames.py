@@ -272,19 +272,6 @@ class Decoder:
         more: the last call of ``feed`` has left complete frames for the next one.
     """
 
-    __slots__ = (
-        "_ended",
-        "_expected",
-        "_gathered",
-        "_handshakes",
-        "_last_address",
-        "_limits",
-        "_payload_max",
-        "_properties_max",
-        "more",
-        "replaced",
-    )
-
     def __init__(self, limits: Limits, handshakes: int = 0) -> None:
         """The stream begins with ``handshakes`` handshake messages (a server: 2, a client: 1)."""
         self._limits = limits

@@ -75,8 +75,6 @@ class Incoming:
         waiting: messages that wait here: for attachments or for an earlier message.
     """
 
-    __slots__ = ("_queues", "announcements", "nbytes", "waiting")
-
     def __init__(self) -> None:
         self.announcements: deque[Announcement] = NONE_WAIT
         self._queues: dict[Key, deque[Announcement]] = {}
@@ -181,8 +179,6 @@ class Slot:
 
     ``body`` is None until it is filled; ``error`` is the text of a failure.
     """
-
-    __slots__ = ("body", "error")
 
     def __init__(self, body: bytes | None = None) -> None:
         self.body = body

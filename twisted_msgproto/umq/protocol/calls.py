@@ -230,8 +230,6 @@ class Streams:
     ``nbytes`` are those that came and were not taken.
     """
 
-    __slots__ = ("_link", "_open", "nbytes")
-
     def __init__(self, link: Any) -> None:
         self._link = link
         self._open: dict[int, tuple[object, AttachmentStream]] = {}
@@ -317,8 +315,6 @@ class Calls:
         gathered: what came in one read for it, in order: a kind, the events of that kind that came
             one after the other, and those of them that are calls whose answers wait for the sink.
     """
-
-    __slots__ = ("_callbacks", "_link", "_seconds", "gathered", "stores")
 
     def __init__(self, link: Any) -> None:
         kind: Any = type(link.protocol)

@@ -328,8 +328,6 @@ class Topics:
         waiting_bytes: what updates weigh that nobody has taken yet.
     """
 
-    __slots__ = ("_paused", "link", "published", "slow", "subscribed", "waiting_bytes")
-
     def __init__(self, link: Any) -> None:
         self.link: Any = link
         self.published: dict[int, Topic] = {}
