@@ -1,8 +1,6 @@
 """Lumberjack over TLS: endpoint strings, client certificates, hand-shakes which fail."""
 
-import json
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -24,14 +22,12 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from tests.doubles import temporary
 from tests.lumberjack.frames import encode_json, encode_window
 from tests.tools.certificates import Authority
-from tests.tools.processes import Launcher
-from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
+from twisted_msgproto.core.errors import TimedOut
 from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackServer,
     LumberjackServerFactory,
 )
-from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.testing import SafeSink
 
 
@@ -119,27 +115,6 @@ class Case(TestCase):
         await self.factory.ended
         return client
 
-    async def refused(self, *arguments, error=(Refused, ConnectionClosed), **options):
-        """One event, which fails; nothing of it is in the sink.
-
-        The reset which follows an alert may overtake it: then the client knows of a loss alone.
-        """
-        client = await self.connect(*arguments, **options)
-        with pytest.raises(error) as caught:
-            await client.send(b'{"over": "tls"}')
-        await self.factory.ended
-        self.assertEqual(self.sink.messages, [])
-        self.assertEqual(self.factory.liveConnections, {})
-        return str(caught.value)
-
-    def told(self, events, text):
-        """One line says that TLS failed, from where and why, and it is counted."""
-        lines = [formatEvent(event) for event in events if event.get("reason") == "tls"]
-        self.assertEqual(len(lines), 1)
-        self.assertRegex(lines[0], rf"^127\.0\.0\.1:\d+: closed: TLS: .*{text}")
-        self.assertNotIn("SSL routines", lines[0])
-        self.assertEqual(self.factory.counters["fault:tls"], 1)
-
     @property
     def client_ids(self):
         return [message.client_id for message in self.sink.messages]
@@ -173,13 +148,6 @@ class EndpointStrings(Case):
 
 
 class ClientCertificates(Case):
-    async def test_force_peer_turns_away_who_shows_none(self):
-        """LJ-01, LJ-16."""
-        await self.listen(f"mtls:0:{self.files('force_peer')}")
-        with capturedLogs() as events:
-            await self.refused()
-        self.told(events, "peer did not return a certificate")
-
     async def test_peer_takes_who_shows_none(self):
         """LJ-01."""
         await self.listen(f"mtls:0:{self.files('peer')}")
@@ -406,38 +374,3 @@ LOCKED_KEY = b"""-----BEGIN ENCRYPTED PRIVATE KEY-----
 MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBCa
 -----END ENCRYPTED PRIVATE KEY-----
 """
-
-
-@pytest.mark.slow
-def test_msgproto_send_over_tls_with_a_certificate(launch: Launcher, tmp_path: Path) -> None:
-    """LJ-01: from the command line into the queue, with the subject in client_id."""
-    authority = Authority(tmp_path)
-    server, client = authority.server(), authority.client("web-7")
-    serving = launch(
-        "--log-format=text",
-        "lumberjack",
-        "-e",
-        f"mtls:0:interface=127.0.0.1:privateKey={server.key}:certKey={server.cert}"
-        f":caCerts={authority.cert}",
-        *("--queue", "spool"),
-        module="twisted",
-    )
-    address = f"tls:localhost:{serving.port('lumberjack')}"
-    trust = ("--tls-ca", str(authority.cert))
-    mine = ("--tls-cert", str(client.cert), "--tls-key", str(client.key))
-    ended = launch.run("send", "lumberjack", address, *trust, *mine, "--count", "50", "--json")
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["acknowledged"] == 50
-    refused = launch.run("send", "lumberjack", address, *trust, "--count", "5", "--json")
-    assert refused.returncode == 1
-    assert json.loads(refused.stdout)["acknowledged"] == 0
-    assert refused.stderr.startswith("msgproto send: ")
-    assert refused.stderr.count("\n") == 1
-    distrusted = launch.run("send", "lumberjack", address, *mine, "--count", "5")
-    assert distrusted.returncode == 1
-    assert "certificate is not one to trust" in distrusted.stderr
-    assert "--tls-ca FILE" in distrusted.stderr
-    reader = QueueReader(tmp_path / "spool")
-    batches = list(reader.read(reader.begin(), reader.end()))
-    clients = [name for batch in batches for name in batch.column("client_id").to_pylist()]
-    assert clients == ["O=Example,CN=web-7"] * 50
