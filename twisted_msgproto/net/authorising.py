@@ -21,7 +21,7 @@ from glob import escape
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from sys import getsizeof
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from typing import Protocol as Shape
 
 from twisted.logger import Logger
@@ -30,7 +30,6 @@ from zope.interface import Interface, implementer
 from ..core.broker import DEAD
 from ..core.errors import ConfigurationError, shown
 from ..core.loading import closest, read_toml
-from .counters import Counters
 from .logs import Topic
 
 log = Logger(namespace="twisted_msgproto.authorisation")
@@ -115,19 +114,6 @@ class Authoriser(Shape):
         raise NotImplementedError
 
 
-class Told(Shape):
-    """What is needed of the factory that counts and logs refusals."""
-
-    authoriser: Any
-    counters: Counters
-    protocolName: ClassVar[str]
-
-    def writeOf(
-        self, log: Logger, host: str, text: str, /, *, reason: str, topic: Topic, **fields: Any
-    ) -> None:
-        """Log what the peer at ``host`` did; lines of one address are summed up."""
-
-
 class Permissions:
     """What one client may do, by what the authoriser has answered."""
 
@@ -145,7 +131,7 @@ class Permissions:
 
     def __init__(
         self,
-        factory: Told,
+        factory: Any,
         user: str | None,
         address: str,
         peer: str,

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, cast
 
 from twisted.application.service import IServiceCollection
 from twisted.internet import endpoints, tcp
@@ -229,18 +229,6 @@ def check_directory(description: str) -> None:
 # ── endpoints that are tried ────────────────────────────────────────────────────────────────────
 
 
-@runtime_checkable
-class CanBeTried(Protocol):
-    """A service that can tell whether it could listen."""
-
-    def refusals(self, held: Held) -> Iterator[str]:
-        """Yield a line for each endpoint that ``held`` cannot have."""
-
-
-class Closable(Protocol):
-    def close(self) -> object: ...
-
-
 class Held:
     """Addresses that are bound as a start would bind them, until :meth:`close`.
 
@@ -249,10 +237,10 @@ class Held:
     """
 
     def __init__(self) -> None:
-        self._held: list[Closable] = []
+        self._held: list[Any] = []
         self._files: list[str] = []
 
-    def hold(self, bound: Closable) -> None:
+    def hold(self, bound: Any) -> None:
         self._held.append(bound)
 
     def refusal(self, description: str, factory: Any, *, reused: bool = False) -> str | None:
@@ -344,11 +332,11 @@ def _names_us(lock: str) -> bool:
         return False
 
 
-def refusals(service: object, held: Held) -> Iterator[str]:
-    if isinstance(service, CanBeTried):
+def refusals(service: Any, held: Held) -> Iterator[str]:
+    if hasattr(service, "refusals"):
         yield from service.refusals(held)
     if IServiceCollection.providedBy(service):
-        for child in cast(Any, service):
+        for child in service:
             yield from refusals(child, held)
 
 

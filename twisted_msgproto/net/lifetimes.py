@@ -280,19 +280,6 @@ def _reached(connecting: Deferred[Any]) -> Deferred[Any]:
 # ── servers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class Listening(Protocol):
-    """What a server listens with."""
-
-    async def listen(self) -> Sequence[str]:
-        """Begin; return addresses that ``connect`` takes.  Raises ConfigurationError."""
-
-    async def stop(self) -> None:
-        """Take no more connections, and let those that stand end in order."""
-
-    def abort(self) -> None:
-        """End all connections at once."""
-
-
 class Serving(Generic[F]):
     """A server that begins when this is awaited, or entered with ``async with``; once.
 
@@ -305,9 +292,7 @@ class Serving(Generic[F]):
         factory: the server: its sessions, counters and verbs.
     """
 
-    def __init__(
-        self, factory: F, listening: Listening, owned: DurableSink | None, reactor: Any
-    ) -> None:
+    def __init__(self, factory: F, listening: Any, owned: DurableSink | None, reactor: Any) -> None:
         """``owned`` is opened before, and closed after the connections have ended."""
         self.factory = factory
         self._addresses: Sequence[str] | None = None
@@ -423,7 +408,7 @@ class Serving(Generic[F]):
             raise cancelled
 
 
-class Ports(Listening):
+class Ports:
     """The endpoints of a server, each with the factory that listens there."""
 
     def __init__(

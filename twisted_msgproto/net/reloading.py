@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Final, NamedTuple
 
 from twisted.application.service import IServiceCollection, Service
 from twisted.logger import Logger
@@ -40,19 +40,11 @@ class Reloaded(NamedTuple):
     later: list[str]
 
 
-@runtime_checkable
-class Rereadable(Protocol):
-    """A service that has read files; they may have changed since."""
-
-    def reread(self) -> Iterable[Change]:
-        """Read them again; raises ConfigurationError for one that is broken."""
-
-
-def rereadable(service: object) -> Iterator[Reread]:
-    if isinstance(service, Rereadable):
+def rereadable(service: Any) -> Iterator[Reread]:
+    if hasattr(service, "reread"):
         yield service.reread
     if IServiceCollection.providedBy(service):
-        for child in cast(Any, service):
+        for child in service:
             yield from rereadable(child)
 
 

@@ -55,16 +55,6 @@ class _Finished(NamedTuple):
     brokered: MessageBatch | None
 
 
-class QueuesOfBrokers(Protocol):
-    """The queues of brokers over a durable sink, as far as the sink has to do with them."""
-
-    def stored(self, batch: MessageBatch, first: int) -> None:
-        """Note that a batch with envelopes is on disk, from the offset ``first`` on."""
-
-    def close(self) -> Deferred[None]:
-        """Write what is left to write; fires when it is on disk."""
-
-
 @implementer(IMessageSink)
 class DurableSink:
     """Stores batches in a queue directory: its Deferreds fire after ``fdatasync``.
@@ -83,7 +73,7 @@ class DurableSink:
             told to be safe; None while there is none.
     """
 
-    brokerPersistence: QueuesOfBrokers | None = None
+    brokerPersistence: Any = None
     keeps_queues = True
     afterGroup: dict[Callable[[], object], None] | None = None
 

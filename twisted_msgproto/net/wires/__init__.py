@@ -7,10 +7,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
-from typing import Protocol as Shape
 
 from twisted.internet.error import ConnectionLost
-from twisted.python.failure import Failure
 
 from ...core.errors import ProtocolViolation
 
@@ -18,10 +16,12 @@ from ...core.errors import ProtocolViolation
 class Wire(ABC):
     """One connection to a :class:`~twisted_msgproto.net.link.Link`.
 
-    A wire calls on its link: ``makeConnection(wire)`` once something can be written,
-    ``received(inputs)`` with what one read brought, ``unread()`` when the peer reads nothing of
-    what was written, ``outputChanged(paused)`` when much waits for the peer or no longer does, and
-    ``connectionLost(reason)`` at the end.
+    A wire calls on its link: ``received(inputs)`` with what one read brought (before
+    :meth:`established` each message of WebSocket alone; nothing in it says that :attr:`held` has
+    changed), ``heldChanged()``, ``unread()``, ``outputChanged(paused)``, ``outputDrained()``,
+    ``oversized()``, and at the end ``connectionLost(reason)``: ConnectionDone after a closing
+    handshake, :class:`WebSocketBroken` where the peer broke WebSocket; before the upgrade it is
+    ``neverConnected(error)``.
     """
 
     write: Callable[[Any], None]
@@ -65,46 +65,3 @@ class Wire(ABC):
 
 class WebSocketBroken(ConnectionLost, ProtocolViolation):
     """The peer broke WebSocket itself, so the connection is lost."""
-
-
-class FramedSession(Shape):
-    """A WebSocket connection carries messages for such a session; the factory builds one for each.
-
-    Attributes:
-        wire: set before the upgrade; until ``makeConnection`` it can be closed, but not written to.
-    """
-
-    wire: Any
-
-    def makeConnection(self, wire: Any) -> None:
-        """The upgrade is done: ``wire`` can be written to from here on."""
-
-    def received(self, inputs: list[Any]) -> None:
-        """Receive the messages of one read, in order.
-
-        Before ``wire.established()`` each comes alone.  An empty list says that ``wire.held`` has
-        changed, and no more.
-        """
-
-    def heldChanged(self) -> None:
-        """``wire.held`` has changed, though nothing can be read: reading is paused."""
-
-    def oversized(self) -> None:
-        """A message above the limit begins; when this returns the connection closes with 1009."""
-
-    def unread(self) -> None:
-        """The peer has read nothing for ``unread-seconds``; after this it is dropped."""
-
-    def outputChanged(self, paused: bool) -> None:
-        """More than ``unread-bytes`` wait for the peer to read, or half of them no longer do."""
-
-    def outputDrained(self) -> None:
-        """The peer has read all that waited for it."""
-
-    def connectionLost(self, reason: Failure) -> None:
-        """The connection is gone: ConnectionDone after a closing handshake, ConnectionLost
-        otherwise; the latter is a :class:`WebSocketBroken` where the peer broke WebSocket.
-        """
-
-    def neverConnected(self, error: Exception) -> None:
-        """The connection is gone before the upgrade; instead of ``connectionLost``."""

@@ -4,7 +4,6 @@ No exception leaves through ``dataReceived``: an error of the session is logged 
 connection with 1011, an error of autobahn on odd input drops the connection.
 """
 
-from .. import FramedSession
 from .carrier import ByteWire, Message, WebSocketWire
 from .factories import (
     WebSocketClientFactory,
@@ -28,7 +27,6 @@ __all__ = [
     "CLOSE_TOO_BIG",
     "WEBSOCKET_LIMITS",
     "ByteWire",
-    "FramedSession",
     "Message",
     "WebSocketClientFactory",
     "WebSocketServerFactory",

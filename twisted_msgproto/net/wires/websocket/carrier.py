@@ -22,7 +22,7 @@ from twisted_msgproto.core.reasons import TLS_HERE, speaks_tls
 
 from ...factory import host_of, peer_name, tls_refusal
 from ...turns import TURN_SECONDS, next_read_bytes
-from .. import FramedSession, WebSocketBroken, Wire
+from .. import WebSocketBroken, Wire
 from ..stream import Output, flushing_write
 from .frames import (
     BINARY,
@@ -33,7 +33,6 @@ from .frames import (
     PING,
     PONG,
     TEXT,
-    Call,
     Control,
     FrameReader,
     QuietLog,
@@ -124,7 +123,7 @@ class Carrier(_Mixin):
     factory: Any
     transport: Any
     session: Any
-    link: FramedSession
+    link: Any
     wire: Wire
     send: Callable[[bytes], None]
     output: Output
@@ -140,9 +139,9 @@ class Carrier(_Mixin):
     _readAtMost = _steps = _FIRST_STRETCH  # of messages and fragments; what is left of this one
     _looked: float  # at the time spent, when the stretch began
     _turn_ends: float
-    _rest_call: Call | None = None  # what was read goes on then
+    _rest_call: Any = None  # what was read goes on then
     _ping: bytes | None = None
-    _drop_call: Call | None = None
+    _drop_call: Any = None
     _broken = ""  # how the peer broke WebSocket
     _loss: Failure  # what the transport said when it was lost
     _overdue = False  # the server should have dropped the connection by now

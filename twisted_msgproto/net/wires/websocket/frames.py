@@ -7,7 +7,6 @@ from codecs import utf_8_decode
 from collections.abc import Callable
 from random import getrandbits
 from typing import Any, Final, NamedTuple
-from typing import Protocol as Shape
 
 from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-defined]
 from twisted.logger import Logger
@@ -348,16 +347,6 @@ def close_reason(text: str) -> bytes:
 log: Logger = Logger(namespace="twisted_msgproto.websocket")
 
 
-class Call(Shape):
-    """What ``callLater`` returns."""
-
-    def cancel(self) -> None:
-        """Forget it."""
-
-    def active(self) -> bool:
-        """It may still happen."""
-
-
 class QuietLog:
     """Takes autobahn's log lines, of which most are dropped.
 
@@ -384,7 +373,6 @@ class PlainTimer:
     def __init__(self, clock: Clock) -> None:
         self.clock: Clock = clock
 
-    def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Call:
+    def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Any:
         """Return a plain ``callLater``: autobahn's own buckets cancel in linear time."""
-        call: Call = self.clock.callLater(delay, function, *args)
-        return call
+        return self.clock.callLater(delay, function, *args)

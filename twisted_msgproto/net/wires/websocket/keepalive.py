@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from ...memory import Clock
-from .frames import Call, log
+from .frames import log
 
 STEP_SECONDS: Final = 0.5
 """What is due within this time is done together, by one call of the clock: most of what a ping
@@ -35,7 +35,7 @@ class Keepalives:
         self.interval: float = interval
         self.patience: float = patience
         self._clock = clock
-        self._call: Call | None = None
+        self._call: Any = None
         self._at = -inf  # when the call comes; nothing is earlier while a step is made
         self._living = 0  # connections that have started and not stopped
         self._waiting: list[Keepalive] = []  # a heap, by when each is looked at
