@@ -90,6 +90,11 @@ class Incoming:
     muted: bool = False
     given_up: bool = False
 
+    @property
+    def named(self) -> str | None:
+        """The id that an ERROR may name: an original's; those of answers are our own."""
+        return None if self.key is None or self.key[0] else self.id
+
     def mute(self) -> None:
         self.muted = True
         self.parts = []
@@ -313,11 +318,15 @@ class Listener(Speaker[S]):
         events.append(fault)
 
     def _refuse(
-        self, code: int, text: str, events: list[Event], ref: str | None, id: str | None
+        self, code: int, text: str, events: list[Event], incoming: Incoming | None = None
     ) -> None:
+        """Answer a frame with ERROR; nothing of its message is delivered (any more)."""
         self.counters.refused_frames += 1
+        ref, id = (None, None) if incoming is None else (incoming.named, incoming.id)
         self._send_error(code, text, ref)
         events.append(FrameRefused(code, text, id))
+        if incoming is not None:
+            incoming.mute()
 
     def _admit(self, frame: Frame, now: float, events: list[Event]) -> bool:
         kind = type(frame)
@@ -350,7 +359,7 @@ class Listener(Speaker[S]):
             return
         problem = self._misplaced(frame)
         if problem is not None:
-            self._refuse(BAD_REQUEST, problem, events, None, None)
+            self._refuse(BAD_REQUEST, problem, events)
             return
         self._machine.step(type(frame))
         if type(frame) is Disconnecting:
@@ -412,9 +421,7 @@ class Listener(Speaker[S]):
         elif first and id is not None and self.state is self._draining:
             code, problem = UNAVAILABLE, "the session accepts no further message"
         if problem is not None:
-            # Only an original may be named: the ids of its answers are our own ids.
-            self._refuse(code, problem, events, id, incoming.id)
-            incoming.mute()
+            self._refuse(code, problem, events, incoming)
             return
         if first:
             incoming.send_only = send_only
@@ -439,17 +446,14 @@ class Listener(Speaker[S]):
         """
         if not incoming.muted and not incoming.cut:
             if self._refuse_oversize and incoming.key is not None:
-                ref = None if incoming.key[0] else incoming.id
-                self._refuse(TOO_LARGE, "the message is too large", events, ref, incoming.id)
-                incoming.mute()
+                self._refuse(TOO_LARGE, "the message is too large", events, incoming)
             else:
                 body = b"".join(incoming.parts)
                 incoming.parts = [whole_characters(body) if trim else body]
                 incoming.cut = True
         if incoming.size > 2 * self.message_bytes:
-            ref = None if incoming.key is None or incoming.key[0] else incoming.id
             incoming.mute()
-            self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, ref)
+            self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, incoming.named)
 
     def oversized(self) -> list[Event]:
         """More than twice the limit comes in one WebSocket message: ERROR, and no more (``SA-22``).
@@ -488,7 +492,7 @@ class Listener(Speaker[S]):
             elif incoming.given_up and key and key in self._unfinished and not key[0]:
                 # Its late end, or a new message under its id, which would wait for an answer.
                 text = "a message with this msg-id was given up; send it anew"
-                self._refuse(TIMED_OUT, text, events, incoming.id, incoming.id)
+                self._refuse(TIMED_OUT, text, events, incoming)
             if key is not None:
                 self._unfinished.pop(key, None)
         elif self._more:
@@ -509,10 +513,8 @@ class Listener(Speaker[S]):
         if key is None or key in self._unfinished:
             return
         if not incoming.muted and len(self._unfinished) - self._muted >= self._unfinished_max:
-            ref = None if key[0] else incoming.id
             text = f"more than {self._unfinished_max} unfinished messages"
-            self._refuse(TOO_MANY, text, events, ref, incoming.id)
-            incoming.mute()
+            self._refuse(TOO_MANY, text, events, incoming)
         if not (incoming.muted and self._full(incoming.heard, events)):
             self._unfinished[key] = incoming
 
@@ -559,7 +561,7 @@ class Listener(Speaker[S]):
             self._unsettled += 1
         elif len(self._unanswered) >= self._unanswered_max:
             text = f"more than {self._unanswered_max} unanswered requests"
-            self._refuse(TOO_MANY, text, events, id, id)
+            self._refuse(TOO_MANY, text, events, incoming)
             return
         else:
             self.counters.requests += 1

@@ -174,8 +174,8 @@ class Side(Listener[S]):
             if incoming.key in self._unfinished and self._full(now, events):
                 return
             self.counters.abandoned_messages += 1
-            ref = None if incoming.key is None or incoming.key[0] else incoming.id
-            self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
+            text = "the rest of the message did not come"
+            self._send_error(TIMED_OUT, text, incoming.named)
             events.append(MessageAbandoned(incoming.id))
             incoming.mute()
             incoming.given_up = True
@@ -274,10 +274,9 @@ class Server(Side[Serving]):
 
     def _refuse_unfinished(self, events: list[Event]) -> None:
         for incoming in self._unfinished.values():
-            if not incoming.muted and incoming.key is not None and not incoming.key[0]:
+            if not incoming.muted and incoming.named is not None:
                 text = "the session accepts no further message"
-                self._refuse(UNAVAILABLE, text, events, incoming.id, incoming.id)
-                incoming.mute()
+                self._refuse(UNAVAILABLE, text, events, incoming)
 
     def accept(
         self,
