@@ -1,16 +1,13 @@
 """``msgproto send|recv micromsg2`` with servers of others, which know ``ack`` only (HO-16).
 
-The foreign server is made after a recorded session of the reference implementation: its bytes are
-written and read here without this package's codec.
+The foreign server is made after a recorded session of the reference implementation.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,22 +17,13 @@ from twisted.internet.protocol import Protocol
 from tests.contract.cases import CASES
 from tests.contract.sending import Peer, Sent
 from tests.contract.world import ContractCase
+from tests.micromsg2.streams import Handshake, ack, decode, encode_error, handshake
 from tests.tools.processes import PATIENCE_SECONDS, Launcher
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.testing import SafeSink
-
-CAPTURE = Path(__file__).parent / "captures" / "reference_no_extensions.hex"
-IDENTITY = b"FastSocket v1.1"
-
-
-def handshake(required: bytes) -> bytes:
-    """The foreign server's answer: it lists what the client requires as required, too."""
-    return b"\1\1" + b"".join(
-        struct.pack(">H", len(text)) + text for text in (IDENTITY, required, b"")
-    )
 
 
 class Foreign(Protocol):
@@ -50,98 +38,80 @@ class Foreign(Protocol):
         bodies: payloads in the order in which they came.
     """
 
-    def __init__(self, knows: set[bytes], rude: bool, openings: list[bytes], bodies: list[bytes]):
-        self.knows = knows
-        self.rude = rude
-        self.openings = openings
-        self.bodies = bodies
-        self.nbytes = b""
-        self.handshakes = 0
-        self.acknowledges = False
+    def __init__(self, knows: set[str], rude: bool, openings: list[str], bodies: list[bytes]):
+        self.knows, self.rude = knows, rude
+        self.openings, self.bodies = openings, bodies
+        self.nbytes, self.taken, self.required = b"", 0, set[str]()
 
     def dataReceived(self, data: bytes) -> None:
         self.nbytes += data
-        while self.nbytes and self.take():
-            pass
+        for frame in decode(self.nbytes, 2)[self.taken :]:
+            self.taken += 1
+            if isinstance(frame, Handshake):
+                self.shake_hands(frame)
+            else:
+                self.take(frame)
 
-    def take(self) -> bool:
-        return self.take_handshake() if self.handshakes < 2 else self.take_message()
+    def shake_hands(self, said: Handshake) -> None:
+        self.required = {offer.name for offer in said.required}
+        text = ";".join(map(str, said.required))
+        if self.taken == 2:
+            return
+        self.openings.append(text)
+        if self.required <= self.knows:
+            # It lists what the client requires as required, too.
+            self.transport.write(handshake(text, minor=1, identity="FastSocket v1.1"))
+            return
+        if not self.rude:
+            self.transport.write(encode_error("unsupported extension"))
+        self.transport.loseConnection()
 
-    def take_handshake(self) -> bool:
-        texts, place = [], 2
-        for _ in range(3):
-            (size,) = struct.unpack_from(">H", self.nbytes, place)
-            texts.append(self.nbytes[place + 2 : place + 2 + size])
-            place += 2 + size
-        self.nbytes = self.nbytes[place:]
-        self.handshakes += 1
-        required = {text.partition(b":")[0] for text in texts[1].split(b";") if text}
-        if self.handshakes == 1:
-            self.openings.append(texts[1])
-            if required - self.knows:
-                if not self.rude:
-                    text = b"unsupported extension"
-                    self.transport.write(b"\4" + bytes([len(text)]) + text)
-                self.transport.loseConnection()
-                return False
-            self.transport.write(handshake(texts[1]))
-        self.acknowledges = b"ack" in required
-        return True
-
-    def take_message(self) -> bool:
-        flags, sequence, size = struct.unpack_from(">BHB", self.nbytes)
-        assert flags == 0
-        place = 4 + size
-        (size,) = struct.unpack_from(">H", self.nbytes, place)
-        place += 2 + size
-        size = self.nbytes[place]
-        self.bodies.append(self.nbytes[place + 1 : place + 1 + size])
-        self.nbytes = self.nbytes[place + 1 + size :]
-        if self.acknowledges:
-            self.transport.write(b"\2\1\2" + struct.pack(">H", sequence))
-        return True
+    def take(self, message: Any) -> None:
+        self.bodies.append(message[3])
+        if "ack" in self.required:
+            self.transport.write(ack(message[0]))
 
 
 class Mute(Foreign):
     """Agrees to a session, and does nothing in it."""
 
-    def take_message(self) -> bool:
-        return False
+    def take(self, message: object) -> None:
+        """Nothing."""
 
 
 class Closed(Protocol):
     """Refuses every session."""
 
     def dataReceived(self, data: bytes) -> None:
-        self.transport.write(b"\4\4busy")
+        self.transport.write(encode_error("busy"))
         self.transport.loseConnection()
 
 
 class ForeignServers(ContractCase):
     case = next(case for case in CASES if case.name == "micromsg2")
 
-    def send(self, knows: set[bytes], rude: bool = False, **options: Any) -> Sent:
+    def send(self, knows: set[str], rude: bool = False, **options: Any) -> Sent:
         world = self.world()
-        self.openings: list[bytes] = []
+        self.openings: list[str] = []
         self.bodies: list[bytes] = []
         endpoint = Peer(world, lambda _: Foreign(knows, rude, self.openings, self.bodies))
         return Sent(self, world, endpoint, **options).settle()
 
     def test_one_which_knows_ack_only_is_sent_to_with_ack__HO_16(self) -> None:
         for rude in (False, True):
-            sent = self.send({b"ack"}, rude)
+            sent = self.send({"ack"}, rude)
             self.assertIsNone(sent.line)
             self.assertEqual(sent.acknowledged, 6)
             self.assertEqual(self.bodies, [b'{"n":%d}' % n for n in range(6)])
-            self.assertEqual(self.openings, [b"batch-ack:max-count=2", b"ack"])
+            self.assertEqual(self.openings, ["batch-ack:max-count=2", "ack"])
 
     def test_the_operator_can_say_which__HO_16(self) -> None:
-        sent = self.send({b"ack"}, extensions=("ack:max-count=2",))
+        sent = self.send({"ack"}, extensions=("ack:max-count=2",))
         self.assertEqual((sent.line, sent.acknowledged), (None, 6))
-        self.assertEqual(self.openings, [b"ack:max-count=2"])
-        sent = self.send({b"ack"}, extensions=("batch-ack",))
+        self.assertEqual(self.openings, ["ack:max-count=2"])
+        sent = self.send({"ack"}, extensions=("batch-ack",))
         self.assertIn("unsupported extension", sent.missing(0))
-        self.assertEqual(self.openings, [b"batch-ack"])
+        self.assertEqual(self.openings, ["batch-ack"])
 
     def test_one_without_acknowledgements_is_written_to_and_that_is_said__HO_16__RD_45(
         self,
@@ -151,7 +121,7 @@ class ForeignServers(ContractCase):
             self.assertIsNone(sent.line)
             self.assertEqual((sent.acknowledged, sent.progress.messages_written), (0, 6))
             self.assertEqual(self.bodies, [b'{"n":%d}' % n for n in range(6)])
-            tried = [b""] if asked else [b"batch-ack:max-count=2", b"ack", b""]
+            tried = [""] if asked else ["batch-ack:max-count=2", "ack", ""]
             self.assertEqual(self.openings, tried)
 
     def test_one_which_takes_no_session_at_all_is_sent_nothing__RD_45(self) -> None:
@@ -172,19 +142,19 @@ class ForeignServers(ContractCase):
 
     def test_recv_goes_on_to_the_next_choice_when_the_first_is_refused__HO_16(self) -> None:
         for rude in (False, True):
-            world, openings = self.world(), list[bytes]()
-            knows = {b"ack", b"pub-sub"}
+            world, openings = self.world(), list[str]()
+            knows = {"ack", "pub-sub"}
             endpoint = Peer(world, partial(self.foreign, knows, rude, openings))
             _, receiving = self.receive(world, endpoint)
             world.wait(1)
             self.assertNoResult(receiving)
-            self.assertEqual(openings, [b"batch-ack:max-count=100;pub-sub", b"ack;pub-sub"])
+            self.assertEqual(openings, ["batch-ack:max-count=100;pub-sub", "ack;pub-sub"])
             receiving.cancel()
             world.wait(9)
             self.failureResultOf(receiving)
 
     @staticmethod
-    def foreign(knows: set[bytes], rude: bool, openings: list[bytes], address: Any) -> Foreign:
+    def foreign(knows: set[str], rude: bool, openings: list[str], address: Any) -> Foreign:
         return Mute(knows, rude, openings, [])
 
     def test_recv_takes_what_matches_the_filter(self) -> None:
