@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -115,37 +114,6 @@ class Queues(Peers):
         last = self.consumer(filter=STORM)
         self.assertGreater(self.turns(), 4)
         self.assertEqual(last.bodies, numbered(1000))
-
-    def test_whatever_consumers_do_each_message_is_settled_once_and_in_order(self) -> None:
-        """MM-27: what was acknowledged by nobody is delivered to somebody, oldest first"""
-        for seed in range(12):
-            rng = random.Random(seed)
-            self.serve("q", limits={"queue_messages": rng.choice([2, 10, 100]), "tries": 10_000})
-            sender, consumers, settled = self.sender(), list[Remote](), list[bytes]()
-            for _ in range(120):
-                action = rng.random()
-                if action < 0.35:
-                    sender.send("q", *numbered(rng.randint(1, 4), sender.sent))
-                elif action < 0.5:
-                    consumers.append(self.counted(rng.randint(1, 5)))
-                elif consumers:
-                    consumer = rng.choice(consumers)
-                    if action < 0.85:
-                        count = rng.randint(0, len(consumer.bodies) - consumer.settled)
-                        settled += consumer.bodies[consumer.settled :][:count]
-                        if count:
-                            consumer.ack(count)
-                    else:
-                        consumers.remove(consumer)
-                        self.gone(consumer)
-            for consumer in consumers:
-                self.gone(consumer)
-            last = self.counted(1000)
-            self.assertEqual(last.bodies, sorted(last.bodies, key=int))
-            last.ack()
-            self.turns(1)
-            self.assertEqual(sorted(map(int, settled + last.bodies)), list(range(sender.sent)))
-            self.assertEqual(sender.acknowledged, sender.sent)
 
 
 class Full(Peers):

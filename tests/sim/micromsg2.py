@@ -31,7 +31,7 @@ from twisted_msgproto.micromsg2 import (
 )
 from twisted_msgproto.micromsg2.machine import receiving
 from twisted_msgproto.micromsg2.machine.sides import Session
-from twisted_msgproto.micromsg2.terms import SEQUENCES
+from twisted_msgproto.micromsg2.terms import after, steps_between
 from twisted_msgproto.micromsg2.wire.frames import (
     LIMITS,
     Decoder,
@@ -221,7 +221,7 @@ class ForeignClient:
             self._send()
         elif isinstance(frame, ExtensionFrame):
             sequence = int.from_bytes(frame.payload, "big")
-            newest = self._first + SEQUENCES.steps(self._before or SEQUENCES.last, sequence)
+            newest = self._first + steps_between(self._before, sequence)
             if not self._first < newest <= self._sent:
                 raise Violation(f"an ack of {sequence}, sent {self._sent - self._first}")
             if newest <= self._done:
@@ -239,7 +239,7 @@ class ForeignClient:
         end = min(len(self._bodies), self._done + self.window)
         self._sent = max(self._sent, end)
         for index in range(self._done, end):
-            number = SEQUENCES.after(self._before or SEQUENCES.last, index - self._first + 1)
+            number = after(self._before, index - self._first + 1)
             self._write(message(number, self._bodies[index], "orders"))
         if end > self._done:
             self._timer = self._world.client_clock.callLater(self._patience, self._repeat)

@@ -52,36 +52,24 @@ ERROR_CHARACTERS_MAX: Final = 200
 """Errors that we send are not longer."""
 
 
-@dataclass(slots=True, frozen=True)
-class SequenceSpace:
-    """A sequence space has the numbers ``first`` … ``last``, in a circle."""
-
-    first: int
-    last: int
-
-    @property
-    def size(self) -> int:
-        return self.last - self.first + 1
-
-    def __contains__(self, number: int) -> bool:
-        return self.first <= number <= self.last
-
-    def after(self, number: int, steps: int = 1) -> int:
-        return (number - self.first + steps) % self.size + self.first
-
-    def following(self, number: int, count: int) -> Sequence[int]:
-        first = self.after(number)
-        if first + count - 1 <= self.last:
-            return range(first, first + count)
-        return [self.after(number, steps) for steps in range(1, count + 1)]
-
-    def steps(self, start: int, end: int) -> int:
-        """Return how many steps forward lead from ``start`` to ``end``: 0 ≤ steps < size."""
-        return (end - start) % self.size
-
-
-SEQUENCES: Final = SequenceSpace(1, 0xFFFF)
+SEQUENCES: Final = range(1, 0x10000)
 """MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
+
+
+def after(number: int, steps: int = 1) -> int:
+    return (number - 1 + steps) % len(SEQUENCES) + 1
+
+
+def following(number: int, count: int) -> Sequence[int]:
+    first = after(number)
+    if first + count - 1 in SEQUENCES:
+        return range(first, first + count)
+    return [after(number, steps) for steps in range(1, count + 1)]
+
+
+def steps_between(start: int, end: int) -> int:
+    """Return how many steps forward lead from ``start`` to ``end``: less than there are numbers."""
+    return (end - start) % len(SEQUENCES)
 
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from ...core.limits import Limits
 from ...core.machine import ReceiveWindow
-from ..terms import PARTS_MAX, SEQUENCES, Counters, MessagesReceived
+from ..terms import PARTS_MAX, SEQUENCES, Counters, MessagesReceived, after, steps_between
 from ..wire.frames import LIMIT_EXCEEDED, PROTOCOL_ERROR, Messages, Part
 from ..wire.texts import NO_PROPERTIES, BadText, Parsed, Properties, parse_properties
 from .extensions import Extension, refusal
@@ -245,7 +245,7 @@ class Inbox:
     def _follow(self, sequences: Sequence[int]) -> bool:
         first = sequences[0]
         last = first + len(sequences) - 1
-        if first != self._last + 1 or last > SEQUENCES.last:  # after a wrap they come one by one
+        if first != self._last + 1 or last not in SEQUENCES:  # after a wrap they come one by one
             return False
         if sequences != list(range(first, last + 1)):
             return False
@@ -254,11 +254,11 @@ class Inbox:
 
     def _is_repeat(self, sequence: int) -> bool:
         """Return False for the next number; raise Broken for one that is new, or too old."""
-        following = SEQUENCES.after(self._last)
+        following = after(self._last)
         if sequence == following:
             return False
         assert self.count is not None
-        back = SEQUENCES.steps(sequence, self._last)
+        back = steps_between(sequence, self._last)
         known = min(self.window.received, max(self.count, REPEATS_KNOWN_MIN))
         if sequence not in SEQUENCES or back >= known:
             raise Broken(PROTOCOL_ERROR, f"message {sequence}, expected {following}")
@@ -360,7 +360,7 @@ class Inbox:
     @staticmethod
     def _check_number(payload: _Payload, sequence: int) -> None:
         """The second part decides for its payload: the same number for all, or one for each."""
-        same, following = payload.last, SEQUENCES.after(payload.last)
+        same, following = payload.last, after(payload.last)
         if payload.numbered is None and sequence in (same, following):
             payload.numbered = sequence == following
         if sequence != (following if payload.numbered else same):

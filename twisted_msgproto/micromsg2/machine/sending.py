@@ -12,7 +12,7 @@ from ...core.deadlines import Deadlines
 from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, SendWindow, Table
-from ..terms import ERROR_CHARACTERS_MAX, LIMITS, SEQUENCES, Counters, Event, Side
+from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side, following
 from ..wire.frames import (
     LARGE_HEADER_BYTES,
     Command,
@@ -194,7 +194,7 @@ class Sending(Connection[bytes, bytes, Event]):
             messages = messages[: window.room]
         if not messages:
             return
-        given = SEQUENCES.following(self._last_sent, len(messages))
+        given = following(self._last_sent, len(messages))
         if window is not None:
             window.sent_run(given, given)
         self._last_sent = given[-1]

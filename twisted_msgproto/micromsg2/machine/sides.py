@@ -29,7 +29,6 @@ from ..terms import (
     IDLE_TIMEOUT,
     REFUSED,
     REFUSED_BY_PEER,
-    SEQUENCES,
     SERVER,
     UNKNOWN_COMMAND,
     CommandReceived,
@@ -41,6 +40,8 @@ from ..terms import (
     Opened,
     SessionEstablished,
     Side,
+    after,
+    steps_between,
 )
 from ..wire.frames import (
     PROTOCOL_ERROR,
@@ -59,8 +60,6 @@ from . import extensions
 from .extensions import Ack, Acknowledging, BatchAck, Disagreement, Proposal
 from .receiving import INSPECTION_STEPS, Broken, Inbox
 from .sending import Sending
-
-SPACE_SIZE: Final = SEQUENCES.size
 
 FRAMES_A_TURN: Final = 1024
 """One call follows so many: an ERROR of three bytes needs 20 µs, and a read may bring 87,000."""
@@ -365,8 +364,8 @@ class Session(Sending):
         It changes nothing unless all events before that one are (``MM-19``).
         """
         if self._acks is not None:
-            last = SEQUENCES.first + (position - 1) % SPACE_SIZE
-            self._window.made_safe_within(position - SEQUENCES.steps(sequence, last) - 1)
+            last = after(0, position)
+            self._window.made_safe_within(position - steps_between(sequence, last) - 1)
             self._look_safe(now)
 
     def _look_safe(self, now: float) -> None:
@@ -420,8 +419,7 @@ class Session(Sending):
         if self.deadlines.next is not None:
             self.deadlines.clear("ack")
         self.counters.acks += 1
-        number = SEQUENCES.first + (window.safe - 1) % SPACE_SIZE
-        self._out.append(self._ack_start + number.to_bytes(2, "big"))
+        self._out.append(self._ack_start + after(0, window.safe).to_bytes(2, "big"))
 
     def _break(self, reason: str, text: str, data: bytes = b"") -> Fault:
         """Say ERROR and stop; what is safe is acknowledged before that."""
