@@ -42,7 +42,7 @@ def test_whole_files_are_whole(world: World) -> None:
     report = verified(world)
     assert report.intact
     assert "are kept in broker/log" in report.notes[-1]
-    assert world.state.copied_messages
+    assert world.copied()
 
 
 @pytest.mark.parametrize(

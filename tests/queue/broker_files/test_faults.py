@@ -428,7 +428,7 @@ def test_many_messages_are_copied_in_several_pieces(
     for _ in range(2):
         world.trim()
         world.tend()
-    assert world.state.copied_messages > 4
+    assert world.copied() > 4
     world.close()
     world.open()
 
@@ -443,5 +443,5 @@ def test_the_pin_keeps_as_much_of_the_log_as_it_says_and_no_more() -> None:
         world.trim()
         assert world.log.nbytes <= 2200 + 2 * 800 + 400
     assert world.log.nbytes > 1600
-    assert world.state.copied_messages
+    assert world.copied()
     world.crash(power=True)

@@ -60,9 +60,7 @@ def test_remains_of_a_failed_group_are_in_no_queue_and_in_no_copy() -> None:
         world.trim()
         world.tend()
     assert world.log.begin == end
-    assert world.state.copied_messages == len(
-        [message_id for message_id in world.there if message_id < end]
-    )
+    assert world.copied() == len([message_id for message_id in world.there if message_id < end])
     world.crash(power=True)
 
 
@@ -199,7 +197,7 @@ def test_frames_of_another_kind_in_the_broker_s_own_log_are_passed_over() -> Non
     for _ in range(2):
         world.trim()
         world.tend()
-    assert world.state.copied_messages
+    assert world.copied()
     world.close()
     log = SegmentLog(f"{BROKER}/log", disk=world.disk)
     strange = MessageBatch("mtl", "content", 1, count=1, body=[b"x"])
@@ -293,11 +291,11 @@ def test_a_copy_s_segment_that_a_full_disk_keeps_goes_later() -> None:
     world.trim()  # others are to be copied
     world.disk.fail_next("sync", errno.ENOSPC, "broker/log/.0")
     world.tend()
-    assert world.state.statistics()["broker_failing"] == 1
+    assert world.state.failing() == 1
     assert list(world.copies()) == [0]
     for _ in range(2):
         world.trim()
         world.tend()
     assert min(world.copies()) > 0
-    assert world.state.statistics()["broker_failing"] == 0
+    assert world.state.failing() == 0
     world.crash(power=True)

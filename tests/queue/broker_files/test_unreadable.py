@@ -160,7 +160,7 @@ def test_a_running_broker_gives_up_nothing_and_heals_by_itself__RD_50(
     for _ in range(3):
         world.trim()
         world.tend()
-    assert world.state.statistics()["broker_failing"] <= 1  # reading is calm after some seconds
+    assert world.state.failing() <= 1  # reading is calm after some seconds
     loaded = world.state.load(sorted(world.there))
     assert [message.message_id for message in loaded.messages] == sorted(world.there)
     while world.log.unchecked:
@@ -200,7 +200,7 @@ def test_a_file_whose_facts_cannot_be_read_is_told_in_one_line(number: int) -> N
         world.state.tend()
         world.disk.mend()
     world.tend()
-    assert world.state.statistics()["broker_failing"] == 0
+    assert world.state.failing() == 0
     assert 2 <= len(world.lines) - before <= 3, world.lines[before:]
     world.crash(power=True)
 

@@ -110,7 +110,7 @@ class World:
     def tend(self) -> None:
         """Write what was noted; from now on it may not be forgotten."""
         self.state.tend()
-        if not self.state.statistics()["broker_failing"]:
+        if not self.state.failing():
             self.moves.clear()
             # What was settled is written, and never comes again.
             self.unsure.clear()
@@ -198,6 +198,10 @@ class World:
             rows = [row for some in reader.read(first, end) for row in some.to_pylist()]
             found[first] = [int(row["message_id"]) for row in rows]
         return found
+
+    def copied(self) -> int:
+        """How many messages were copied so far."""
+        return QueueReader(f"{DIRECTORY}/broker/log", disk=self.disk).end()
 
     def copied_bytes(self) -> int:
         paths = [path for path in self.disk.paths() if "/broker/log/0" in path]

@@ -100,7 +100,6 @@ class BrokerState:
         self._troubles = Troubles(report)
         self._restored = self._closed = False
         self.missing: str | None = None
-        self.copied_messages: int = 0
         disk, queue_id = log.disk, log.queue_id
         try:
             disk.make_directory(self._directory)
@@ -454,14 +453,10 @@ class BrokerState:
                 for start in range(0, len(rows), COPY_MESSAGES):
                     copy.add(copied(frame, message_ids, rows[start : start + COPY_MESSAGES]))
                     if len(copy.message_ids) >= COPY_MESSAGES or copy.nbytes >= COPY_BYTES:
-                        self._put(copy)
+                        self._overflow.put(copy)
                         copy = Copy([], [], [], [])
         if copy.message_ids:
-            self._put(copy)
-
-    def _put(self, copy: Copy) -> None:
-        self._overflow.put(copy)
-        self.copied_messages += len(copy.message_ids)
+            self._overflow.put(copy)
 
     def _trim(self) -> None:
         begin = self._log.begin
@@ -480,14 +475,11 @@ class BrokerState:
             if segment.end <= begin and (index < 0 or spans[index][1] <= segment.first):
                 self._marks.drop(segment.first)
 
-    # -- figures and the end ----------------------------------------------------------------------
+    # -- what fails, and the end ------------------------------------------------------------------
 
-    def statistics(self) -> dict[str, int]:
-        return {
-            "broker_kept_bytes": self._overflow.nbytes,
-            "broker_copied_messages": self.copied_messages,
-            "broker_failing": len(self._troubles.errors()),
-        }
+    def failing(self) -> int:
+        """Return how many kinds of its work fail at present, and are tried again."""
+        return len(self._troubles.errors())
 
     def read_errors(self) -> list[Exception]:
         errors = self._troubles.errors()
