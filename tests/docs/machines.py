@@ -118,7 +118,7 @@ FIELDS = {
     ),
     "end": (
         [formats.END, formats.CHECKSUM],
-        "magic,end,segment,bytes in it,incarnation,witness,CRC-32",
+        "magic,end,segment,bytes in it,CRC-32",
     ),
 }
 """The layouts that the queue's code reads and writes, and what their fields are called."""

@@ -46,8 +46,8 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
     assert (word, version) == ("msgproto-queue", "1")
     end_file = (directory / "end").read_bytes()
     assert end_file[:8] == bytes.fromhex("934D5051454E440A")
-    assert number(end_file, 48) == crc32(end_file[:48])
-    assert len(end_file) == 52
+    assert number(end_file, 32) == crc32(end_file[:32])
+    assert len(end_file) == 36
     starts = [line(text) for text in (directory / "lineage").read_bytes().splitlines()]
     assert [word for word, _, _ in starts] == ["start"] * len(starts)
     before = (0, 0)
@@ -81,7 +81,6 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
                 assert before[1] < 2**63
             at += 32 + len(payload)
     assert len(found) == end
-    assert (number(end_file, 32, 8), number(end_file, 40, 8)) == before
     return [{"gateway": queue_id, "offset": n} | row for n, row in enumerate(found)]
 
 

@@ -165,8 +165,8 @@ def segment_header(version: int, queue_id: str, seed: bytes, first: int) -> byte
 
 
 def published(offset: int, segment: int, nbytes: int) -> bytes:
-    """The file ``end``, without lineage."""
-    said = struct.pack("<8sQQQQQ", b"\x93MPQEND\n", offset, segment, nbytes, 0, 0)
+    """The file ``end``."""
+    said = struct.pack("<8sQQQ", b"\x93MPQEND\n", offset, segment, nbytes)
     return said + struct.pack("<I", crc32(said))
 
 

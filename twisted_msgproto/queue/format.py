@@ -38,7 +38,7 @@ FRAME_MARKER = b"\x93MPF"
 SEGMENT_HEADER = struct.Struct("<8sII16s8sQI")
 FRAME_HEADER = struct.Struct("<4sIIIQII")
 FRAME_CHECKED = struct.Struct("<IIQII")
-END = struct.Struct("<8sQQQQQ")
+END = struct.Struct("<8sQQQ")
 LINEAGE = struct.Struct("<QQ")
 CHECKSUM = struct.Struct("<I")
 
@@ -165,19 +165,9 @@ class Published:
     """Where the segment that was being written begins."""
     nbytes: int
     """That segment was this long at that time."""
-    incarnation: int = 0
-    """Of row ``offset`` - 1, as ``witness``; 0 when it is not known."""
-    witness: int = 0
 
     def packed(self) -> bytes:
-        nbytes = END.pack(
-            END_MAGIC,
-            self.offset,
-            self.segment,
-            self.nbytes,
-            self.incarnation,
-            self.witness,
-        )
+        nbytes = END.pack(END_MAGIC, self.offset, self.segment, self.nbytes)
         return nbytes + CHECKSUM.pack(crc32(nbytes))
 
     @classmethod

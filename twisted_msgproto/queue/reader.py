@@ -232,8 +232,6 @@ class QueueReader:
     def _landed(
         self, offset: int, published: Published, firsts: Sequence[int], known: lineage.Lineage
     ) -> Landed:
-        if offset == published.offset and published.incarnation:
-            return Landed(offset, published.incarnation, published.witness)
         return self._locator.landed(offset, firsts, published, known)
 
     def _bytes(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:

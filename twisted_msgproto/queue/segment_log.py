@@ -163,7 +163,6 @@ class SegmentLog:
         self._end_file = disk.open(os.path.join(directory, END_FILE), write=True)
         for path in (directory, *(os.path.join(directory, name) for name in (LOCK_FILE, END_FILE))):
             self._own[path] = disk.stat(path)
-        before = recovery.read_published(disk, directory)
         broker_names = read_file(disk, os.path.join(directory, BROKER_NAMES))
         self._has_queues = broker_names is not None and b"queue " in broker_names
         found = recovery.recover(
@@ -189,7 +188,7 @@ class SegmentLog:
             self.recovery.lines.append(f"queue {directory}: {line}")
         self.incarnation: int = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
-        self._start(before)
+        self._start()
         # Behind the lineage, so that no loss of power can leave it out of its count.
         recovery.put_damaged(disk, directory, found)
         # What has no messages is begun anew: its head may say less than is known now.
@@ -207,7 +206,7 @@ class SegmentLog:
         self._publish()
         self._end_file.sync()
 
-    def _start(self, before: Published | None) -> None:
+    def _start(self) -> None:
         """Note this start in the lineage, before anything of it can be published."""
         locator = RowLocator(self.disk, self.directory, self.identity)
         firsts = list(self._sizes)
@@ -221,9 +220,6 @@ class SegmentLog:
                 )
             known = Lineage(((0, 0),))
         self._tail = locator.landed(self.end, firsts, here, known)
-        if not self._tail.witness and before is not None and before.offset == self.end:
-            incarnation = self._tail.incarnation or before.incarnation
-            self._tail = Landed(self.end, incarnation, before.witness)
         started = known.started(self.end, self.incarnation, lost=self.recovery.lost)
         self._lineage = started.trimmed(self.begin)
         self._lineage_durable = False
@@ -417,13 +413,7 @@ class SegmentLog:
                 self._file.truncate(self._sizes[self._first])
 
     def _publish(self) -> None:
-        published = Published(
-            self.end,
-            self._first,
-            self._sizes.get(self._first, 0),
-            self._tail.incarnation,
-            self._tail.witness,
-        ).packed()
+        published = Published(self.end, self._first, self._sizes.get(self._first, 0)).packed()
         assert self._end_file is not None
         self._unpublished = None
         try:
