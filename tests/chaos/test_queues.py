@@ -160,12 +160,8 @@ class Mtl:
 
     async def again(self) -> None:
         while self._client is None:
-            client = MtlClient(
-                f"tcp://127.0.0.1:{self._port}",
-                limits={**MTL_SOON, "window": WINDOW},
-                clock=reactor,
-                persistent=False,
-            )
+            factory = MtlClientFactory(limits={**MTL_SOON, "window": WINDOW}, clock=reactor)
+            client = MtlClient(f"tcp://127.0.0.1:{self._port}", factory, persistent=False)
             try:
                 await client.open(HOST)
                 await client.profile(PROFILE)

@@ -482,13 +482,10 @@ class Mtl(Case):
 
     def _peer(self, world: Any, limits: Any, host: str) -> MtlPeer:
         limits = dict(limits)
-        client = MtlClient(
-            CONTROL,
-            persistent=limits.pop("persistent", True),
-            limits=limits,
-            clock=world.clock,
-            sockets=world.network.sockets(host),
-        )
+        persistent = limits.pop("persistent", True)
+        sockets = world.network.sockets(host)
+        factory = MtlClientFactory(limits=limits, clock=world.clock, sockets=sockets)
+        client = MtlClient(CONTROL, factory, persistent=persistent)
         return MtlPeer(self, client, None, None)
 
     def ready(self, peer: MtlPeer) -> None:

@@ -12,7 +12,7 @@ from tests.contract.world import World
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.send import deliver, encoder, incomplete
 from twisted_msgproto.core.reasons import reason
-from twisted_msgproto.mtl import MtlClient
+from twisted_msgproto.mtl import MtlClientFactory
 from twisted_msgproto.net.clients.command_types import SendOptions
 from twisted_msgproto.registry import load
 from twisted_msgproto.testing import Pair as Line
@@ -122,7 +122,8 @@ class Sent:
                 test.patch(module, attribute, lambda reactor, options: at)
         if name == "mtl":
             sockets = world.network.sockets("192.0.2.7")
-            test.patch(module, "MtlClient", functools.partial(MtlClient, sockets=sockets))
+            made = functools.partial(MtlClientFactory, sockets=sockets)
+            test.patch(module, "MtlClientFactory", made)
         count, step = options.pop("count", 6), options.pop("step", 2)
         source = options.pop("source", None)
         self.test, self.world = test, world

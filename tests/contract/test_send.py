@@ -23,7 +23,7 @@ from twisted_msgproto import Message
 from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.micromsg2 import MessageRefused
-from twisted_msgproto.mtl import MtlClient
+from twisted_msgproto.mtl import MtlClientFactory
 from twisted_msgproto.net.clients.command_types import RecvOptions
 from twisted_msgproto.registry import load
 from twisted_msgproto.testing import SafeSink
@@ -359,7 +359,8 @@ class Received:
                 test.patch(module, attribute, lambda reactor, options: at)
         if name == "mtl":
             sockets = world.network.sockets("192.0.2.8")
-            test.patch(module, "MtlClient", functools.partial(MtlClient, sockets=sockets))
+            made = functools.partial(MtlClientFactory, sockets=sockets)
+            test.patch(module, "MtlClientFactory", made)
         self.shown: list[Message] = []
         asked = RecvOptions(endpoint=ENDPOINTS[name], **options)
         self.done = Deferred.fromCoroutine(

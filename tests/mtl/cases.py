@@ -26,6 +26,7 @@ from twisted_msgproto.mtl import (
     CurveClient,
     CurveServer,
     MtlClient,
+    MtlClientFactory,
     MtlServer,
     MtlServerFactory,
 )
@@ -177,7 +178,7 @@ class MtlCase(TestCase):
         self, address: str, limits: dict[str, object] | None = None, **options: Any
     ) -> MtlClient:
         limits = {"heartbeat": 0.05, "liveness": 2.0, **(limits or {})}
-        client = MtlClient(address, limits=limits, **options)
+        client = MtlClientFactory(limits=limits, **options).buildClient(address)
         self.addCleanup(client.close)
         return client
 

@@ -110,9 +110,9 @@ class FalseCase(SynchronousTestCase):
             self.failures.append(event["log_failure"])
 
     def client(self, **options: Any) -> MtlClient:
-        client = MtlClient(
-            CONTROL, clock=self.clock, sockets=self.network.sockets("192.0.2.7"), **options
-        )
+        sockets = self.network.sockets("192.0.2.7")
+        factory = MtlClientFactory(clock=self.clock, sockets=sockets, **options)
+        client = factory.buildClient(CONTROL)
         self.addCleanup(self._end, client)
         return client
 

@@ -38,7 +38,7 @@ from tests.mtl.cases import (
 from tests.mtl.plain import PATIENCE_MS, Plain
 from tests.tools.processes import Launched, Launcher, launching
 from twisted_msgproto.core.errors import ConnectionClosed
-from twisted_msgproto.mtl import MtlClient, zeromq
+from twisted_msgproto.mtl import MtlClientFactory, zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
 
 SMALL = 10_000
@@ -356,7 +356,7 @@ class Servers(MtlCase):
         server = EndlessServer()
         self.addCleanup(server.close)
         limits = {"content-bytes": 100_000, "request-timeout": 50.0, "request-tries": 1}
-        client = MtlClient(server.endpoint, limits=limits)
+        client = MtlClientFactory(limits=limits).buildClient(server.endpoint)
         opened = client.open("host")
         await until(lambda: server.ended)
         self.assertEqual(client.link.wire.trouble, "it sends a message that does not end")

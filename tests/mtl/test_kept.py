@@ -26,7 +26,7 @@ from tests.mtl.broker import (
     contents,
 )
 from tests.tools.memory_zeromq import Network
-from twisted_msgproto.mtl import MtlClient, MtlServerFactory, machine
+from twisted_msgproto.mtl import MtlClientFactory, MtlServerFactory, machine
 from twisted_msgproto.net.memory import ByteBudget
 
 
@@ -240,7 +240,8 @@ def test_the_gateway_s_bound_is_that_of_its_process__NB_02() -> None:
         clock=clock, budget=budget, limits={BOUND: 1}, sockets=network.sockets()
     )
     factory.listen(["tcp://127.0.0.1:5049"], "tcp://127.0.0.1:5050")
-    client = MtlClient("tcp://127.0.0.1:5049", clock=clock, sockets=network.sockets())
+    made = MtlClientFactory(clock=clock, sockets=network.sockets())
+    client = made.buildClient("tcp://127.0.0.1:5049")
     client.open("host")
     client.profile("queue")
     asked = [client.reader([name]) for name in NAMES[:60]]

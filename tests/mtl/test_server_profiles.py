@@ -32,7 +32,7 @@ from tests.mtl.broker import (
 from tests.tools.memory_zeromq import Network
 from twisted_msgproto.mtl import (
     IngestProfile,
-    MtlClient,
+    MtlClientFactory,
     MtlServerFactory,
     Profile,
     QueueProfile,
@@ -553,7 +553,8 @@ class OnTwisted(SynchronousTestCase):
         told: dict[str, list[Any]] = {BAD: [], GOOD: []}
         writers: dict[str, Any] = {}
         for host in told:
-            client = MtlClient(address, clock=clock, sockets=network.sockets())
+            made = MtlClientFactory(clock=clock, sockets=network.sockets())
+            client = made.buildClient(address)
             self.addCleanup(client.abort)
             client.open(host)
             client.profile("ingest")

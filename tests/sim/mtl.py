@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
+from twisted_msgproto.mtl import MtlClient, MtlClientFactory, MtlServer, MtlServerFactory
 from twisted_msgproto.mtl.machine import ClientFlow, Server
 from twisted_msgproto.mtl.machine.flows import Peer, connection_name
 from twisted_msgproto.mtl.wire.data import Reject
@@ -269,12 +269,12 @@ class WritingClient:
     def start(self) -> None:
         self._again = self._writer = None
         clock = self._world.client_clock
-        self._client = MtlClient(
-            CONTROL,
+        factory = MtlClientFactory(
             clock=clock,
             limits={"window": self.window, "waiting": 1000},
             sockets=lambda clock: SimulatedSockets(self._world, clock),
         )
+        self._client = factory.buildClient(CONTROL)
         ready: Deferred[Any] = self._client.open("world")
         ready.addCallback(lambda profiles: self._of().profile("ingest"))
         ready.addCallback(lambda _: self._of().writer(["events"]))

@@ -29,7 +29,7 @@ from ..net.clients.command_types import (
     typed,
 )
 from ..registry import PROTOCOLS
-from .protocol.client import MtlClient
+from .protocol.client import MtlClient, MtlClientFactory
 from .protocol.flows import Received
 from .protocol.link import PROTOCOL
 from .wire.data import FieldValue, as_texts, encode_table
@@ -72,13 +72,8 @@ async def _connect(
             raise ConfigurationError("CURVE needs our secret key: --tls-key FILE")
         secret = read_secret_key(str(options.tls_key))
         curve = CurveClient(read_key(str(options.tls_ca)), public_key(secret), secret)
-    client = MtlClient(
-        options.endpoint,
-        limits={"window": window},
-        curve=curve,
-        clock=reactor,
-        persistent=False,
-    )
+    factory = MtlClientFactory(limits={"window": window}, curve=curve, clock=reactor)
+    client = MtlClient(options.endpoint, factory, persistent=False)
     try:
         check_host(options.endpoint)
         if not await client.open(target.virtual_host):

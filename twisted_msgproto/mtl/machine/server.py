@@ -59,6 +59,10 @@ class Server(Sessions):
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
+    def no_partial_input(self) -> bool:
+        return True  # ZeroMQ's messages come whole
+
+    @property
     def finished(self) -> bool:
         return self._closed or (
             self._draining

@@ -304,26 +304,19 @@ class MtlClient(ClientSession, link=ControlLink):
     def __init__(
         self,
         endpoint: str,
-        *,
-        limits: MtlClientLimits | Limits | None = None,
-        curve: CurveClient | None = None,
-        clock: Any = None,
-        persistent: bool = True,
-        sockets: Callable[[Any], Any] = Sockets,
         factory: MtlClientFactory | None = None,
+        *,
+        persistent: bool = True,
     ) -> None:
-        """``endpoint`` is the control flow's ZeroMQ address; ``limits`` change
-        :data:`.CLIENT_LIMITS`.  ``persistent``: a flow that stood once waits for a server that does
-        not answer any more, for ever; else it ends with TimedOut.  ``sockets(clock)`` makes the
-        sockets.  ``factory``: limits, keys, clock and sockets are its own.  Raises
-        ConfigurationError for what is no address.
+        """``endpoint`` is the control flow's ZeroMQ address; ``factory`` has limits, keys and
+        sockets.  ``persistent``: a flow that stood once waits for a server that does not answer
+        any more, for ever; else it ends with TimedOut.  Raises ConfigurationError for what is no
+        address.
         """
         check_address(endpoint)
-        if factory is None:
-            factory = MtlClientFactory(limits=limits, curve=curve, clock=clock, sockets=sockets)
-        self.factory = factory
-        self.clock: Any = factory.clock
-        self.limits: Limits = factory.limits
+        self.factory = MtlClientFactory() if factory is None else factory
+        self.clock: Any = self.factory.clock
+        self.limits: Limits = self.factory.limits
         self.link.begin(endpoint, persistent)
 
     @property
@@ -443,8 +436,8 @@ class MtlClientFactory(SessionFactory):
     ) -> None:
         """``profile``: its name, or None to select none.
 
-        ``credentials`` as :meth:`MtlClient.authorize` takes them; the rest as :class:`MtlClient`
-        does.
+        ``credentials`` as :meth:`MtlClient.authorize` takes them; ``limits`` change
+        :data:`.CLIENT_LIMITS`; ``sockets(clock)`` makes the sockets of a client.
         """
         super().__init__(limits=limits, clock=clock)
         expect("virtualHost", virtualHost, "a text", isinstance(virtualHost, str))
@@ -471,7 +464,7 @@ class MtlClientFactory(SessionFactory):
 
     def buildClient(self, endpoint: str) -> MtlClient:
         """Return a client without a session; ConfigurationError for what is no ZeroMQ address."""
-        return self.protocol(endpoint, factory=self)
+        return self.protocol(endpoint, self)
 
     async def enter(self, client: MtlClient) -> MtlClient:
         """Open a session, authorize if the server asks for that, select the profile.
