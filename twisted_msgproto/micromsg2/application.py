@@ -29,7 +29,6 @@ from ..net.broker.forms import fields_of
 from .queued_messages import (
     FILTERED_BYTES,
     NO_NOTES,
-    Envelopes,
     Glance,
     Routed,
     routed,
@@ -72,18 +71,15 @@ LIMITS: Final = (
 
 
 class SubscriptionRefused(Exception):
-    """A SUBSCRIBE or UNSUBSCRIBE cannot be; ``code`` and text are for the ERROR."""
+    """A SUBSCRIBE or UNSUBSCRIBE cannot be; ``code`` and text are for the ERROR.
 
-    def __init__(self, code: str, text: str) -> None:
+    ``crowded``: all sessions together keep too much, and this one more than its share.
+    """
+
+    def __init__(self, code: str, text: str, *, crowded: bool = False) -> None:
         super().__init__(text)
         self.code = code
-
-
-class MemoryLimitExceeded(SubscriptionRefused):
-    """All sessions together keep too much, and this one more than its share."""
-
-    def __init__(self, destination: str) -> None:
-        super().__init__(LIMIT_EXCEEDED, f"{destination}: {SESSION_LIMIT} allows no more")
+        self.crowded = crowded
 
 
 Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
@@ -208,7 +204,6 @@ class Broker:
 
     Attributes:
         queues: the names of queues that take messages, by destination.
-        envelopes: makes the envelopes of messages for them.
         topics: the subscribers of each topic that has any.
         counters: plain integers for metrics.
     """
@@ -239,7 +234,6 @@ class Broker:
             if name.endswith(DEAD):
                 raise ValueError(f"{name} has the name of a queue's dead letters")
         self.queues: Mapping[str, QueueName] = queues.names(space)
-        self.envelopes: Envelopes = Envelopes(space)
         self._glance = Glance(fields_of)
         self.topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
@@ -305,7 +299,8 @@ class Broker:
         if destination in filters:
             weight -= _weight(destination, filters[destination])
         if weight > 0 and not subscriber.kept.fits(weight):
-            raise MemoryLimitExceeded(destination)
+            text = f"{destination}: {SESSION_LIMIT} allows no more"
+            raise SubscriptionRefused(LIMIT_EXCEEDED, text, crowded=True)
         if destination.startswith(TOPIC_PREFIX):
             self.topics.setdefault(destination, {})[subscriber] = None
         else:

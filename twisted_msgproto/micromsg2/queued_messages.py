@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache, partial
 from sys import getsizeof
 from typing import Any, Final
 
@@ -42,8 +43,6 @@ FILTERED_BYTES: Final = 8
 
 READ_STEPS: Final = 2
 """Reading the properties of a message is this many steps for each byte of its envelope."""
-
-HEADS_KEPT: Final = 4096
 
 NO_NOTES: Final[Mapping[str, str]] = {}
 
@@ -72,42 +71,33 @@ class Routed:
     waiters: int = 0
 
 
-class Envelopes:
-    def __init__(self, space: str) -> None:
-        self._space = space
-        self._heads: dict[str, bytes] = {}
+_head: Final = lru_cache(4096)(partial(head, FORM))
 
-    def make(
-        self,
-        queues: Mapping[str, QueueName],
-        destinations: Sequence[str],
-        texts: Sequence[bytes],
-        notes: Sequence[Mapping[str, str]],
-    ) -> list[bytes | None]:
-        """Return an envelope for each message whose destination is one of ``queues``, else None.
 
-        ``texts`` are the properties as they came; ``notes`` may be empty where there are none.
-        """
-        if len(self._heads) > HEADS_KEPT:
-            self._heads.clear()
-        heads = self._heads
-        made: list[bytes | None] = []
-        last: tuple[str, bytes] | None = None
-        envelope = b""
-        for row, address in enumerate(zip(destinations, texts, strict=True)):
-            destination, text = address
-            if destination not in queues:
-                made.append(None)
-                continue
-            if address != last:
-                last = address
-                start = heads.get(destination)
-                if start is None:
-                    start = heads[destination] = head(FORM, QueueName(self._space, destination))
-                envelope = b"".join((start, _SIZE.pack(len(text)), text))
-            said = notes[row] if notes else NO_NOTES
-            made.append(envelope + _written(said) if said else envelope)
-        return made
+def envelopes(
+    queues: Mapping[str, QueueName],
+    destinations: Sequence[str],
+    texts: Sequence[bytes],
+    notes: Sequence[Mapping[str, str]],
+) -> list[bytes | None]:
+    """Return an envelope for each message whose destination is one of ``queues``, else None.
+
+    ``texts`` are the properties as they came; ``notes`` may be empty where there are none.
+    """
+    made: list[bytes | None] = []
+    last: tuple[str, bytes] | None = None
+    envelope = b""
+    for row, address in enumerate(zip(destinations, texts, strict=True)):
+        destination, text = address
+        name = queues.get(destination)
+        if name is None:
+            made.append(None)
+            continue
+        if address != last:
+            last, envelope = address, b"".join((_head(name), _SIZE.pack(len(text)), text))
+        said = notes[row] if notes else NO_NOTES
+        made.append(envelope + _written(said) if said else envelope)
+    return made
 
 
 def _written(notes: Mapping[str, str]) -> bytes:

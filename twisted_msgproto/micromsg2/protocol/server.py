@@ -37,12 +37,11 @@ from ..application import (
     SPACE,
     TOPIC_PREFIX,
     Broker,
-    MemoryLimitExceeded,
     SubscriptionRefused,
 )
 from ..machine import Server
 from ..machine.extensions import Proposal, PubSub
-from ..queued_messages import Routed
+from ..queued_messages import Routed, envelopes
 from ..terms import SERVER, CommandReceived, MessagesAcknowledged
 from ..wire.frames import LIMIT_EXCEEDED
 from ..wire.texts import NO_PROPERTIES, Writable
@@ -144,7 +143,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
             self._authoriseCommand(event)
             broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
-            if isinstance(refusal, MemoryLimitExceeded):
+            if refusal.crowded:
                 self.factory.limitMet(SESSION_LIMIT, "subscription")
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
@@ -177,9 +176,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
             return
         if broker.queues.keys().isdisjoint(event.destinations):
             return
-        arrived.envelopes = broker.envelopes.make(
-            broker.queues, event.destinations, event.texts, event.notes
-        )
+        arrived.envelopes = envelopes(broker.queues, event.destinations, event.texts, event.notes)
         if self.factory.queues.durable:
             arrived.batch.envelope = arrived.envelopes
 
