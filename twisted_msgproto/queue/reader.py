@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -64,7 +65,6 @@ class QueueReader:
         self.queue_id: str = identity.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self._met: dict[Range, str] = {}
-        self._locator = RowLocator(disk, self.directory, identity)
 
     @property
     def losses(self) -> int:
@@ -123,14 +123,18 @@ class QueueReader:
         (as :meth:`check` does, too), OSError from the disk.
         """
 
-        def look(published: Published, firsts: Sequence[int]) -> Description:
-            known = self._lineage()
+        def look(locator: RowLocator) -> Description:
             if landed is not None:
-                self._check(landed, published, firsts, known)
-            begin = firsts[0] if firsts else published.offset
-            start = begin if landed is None else landed.offset
-            sizes = self._bytes(published, firsts)
-            oldest, waiting = self._waiting(start, published, firsts, sizes)
+                self._check(landed, locator)
+            end = locator.published.offset
+            start = locator.begin if landed is None else landed.offset
+            sizes = self._bytes(locator)
+            placed = locator.at(start) if start < end else None
+            oldest, waiting = None, 0
+            if placed is not None and placed.record.first < end:
+                oldest = locator.received_at(placed, start)
+                waiting = sum(nbytes for first, nbytes in sizes.items() if first >= placed.segment)
+                waiting -= placed.record.position
             standing = consumers.read_all(self._disk, self.directory, self.queue_id)
             moved = {
                 name: time
@@ -139,13 +143,13 @@ class QueueReader:
             }
             return Description(
                 self.queue_id,
-                begin,
-                published.offset,
-                self._landed(published.offset, published, firsts, known),
+                locator.begin,
+                end,
+                locator.landed(end),
                 sum(sizes.values()),
                 oldest,
                 waiting,
-                tuple(self._damaged_from(begin)),
+                tuple(self._damaged_from(locator.begin)),
                 standing,
                 moved,
             )
@@ -158,27 +162,28 @@ class QueueReader:
         Raises QueueMismatch for an offset that was trimmed or is beyond the published end.
         """
 
-        def look(published: Published, firsts: Sequence[int]) -> Landed:
-            self._check_bounds(Landed(offset), published, firsts)
-            return self._landed(offset, published, firsts, self._lineage())
+        def look(locator: RowLocator) -> Landed:
+            self._check_bounds(Landed(offset), locator)
+            return locator.landed(offset)
 
         return self._looked(look)
 
     def check(self, landed: Landed) -> None:
         """Raise QueueMismatch, saying why and what to do, if ``landed`` is not its history."""
-        self._looked(
-            lambda published, firsts: self._check(landed, published, firsts, self._lineage())
-        )
+        self._looked(lambda locator: self._check(landed, locator))
 
-    def _looked(self, look: Callable[[Published, Sequence[int]], Look]) -> Look:
+    def _looked(self, look: Callable[[RowLocator], Look]) -> Look:
         self._check_identity()
         for _ in range(LOOKS_MAX):
             published = self.published() or NOTHING_PUBLISHED
             firsts = recovery.segment_offsets(self._disk, self.directory)
             if firsts and firsts[0] > published.offset:
                 continue  # it was trimmed up to an end that was published in between
+            locator = RowLocator(
+                self._disk, self.directory, self.identity, published, firsts, self._lineage()
+            )
             try:
-                return look(published, firsts)
+                return look(locator)
             except FileNotFoundError:
                 continue  # a segment was trimmed meanwhile
         raise QueueCorrupt(
@@ -197,24 +202,18 @@ class QueueReader:
     def _lineage(self) -> lineage.Lineage:
         return lineage.read(self._disk, self.directory) or lineage.Lineage()
 
-    def _check(
-        self,
-        landed: Landed,
-        published: Published,
-        firsts: Sequence[int],
-        known: lineage.Lineage,
-    ) -> None:
-        if landed.offset > published.offset and self._had_published(landed, firsts, known):
+    def _check(self, landed: Landed, locator: RowLocator) -> None:
+        end = locator.published.offset
+        if landed.offset > end and self._had_published(landed, locator):
             raise QueueAway(
-                f"the published end {published.offset} of the queue {self.queue_id} is older than "
+                f"the published end {end} of the queue {self.queue_id} is older than "
                 f"its messages, of which {landed.offset} have landed: its machine has lost power, "
                 "and its gateway mends that when it starts"
             )
-        self._check_bounds(landed, published, firsts)
-        here = self._landed(landed.offset, published, firsts, known)
-        lineage.check_proof(self.queue_id, landed, here)
+        self._check_bounds(landed, locator)
+        lineage.check_proof(self.queue_id, landed, locator.landed(landed.offset))
 
-    def _had_published(self, landed: Landed, firsts: Sequence[int], known: lineage.Lineage) -> bool:
+    def _had_published(self, landed: Landed, locator: RowLocator) -> bool:
         """Return whether what is beyond the published end is this queue's history all the same.
 
         The file ``end`` is not synced with every group, so a power loss may leave an older one.
@@ -222,36 +221,20 @@ class QueueReader:
         """
         if proven(self._disk, self.directory, self.queue_id).offset >= landed.offset:
             return True
-        here = self._locator.landed(landed.offset, firsts, WHATEVER_STANDS_THERE, known)
+        here = replace(locator, published=WHATEVER_STANDS_THERE).landed(landed.offset)
         return here.witness != 0 and here.witness == landed.witness
 
-    def _check_bounds(self, landed: Landed, published: Published, firsts: Sequence[int]) -> None:
-        begin = firsts[0] if firsts else published.offset
-        lineage.check_bounds(self.queue_id, landed, begin, published.offset)
+    def _check_bounds(self, landed: Landed, locator: RowLocator) -> None:
+        lineage.check_bounds(self.queue_id, landed, locator.begin, locator.published.offset)
 
-    def _landed(
-        self, offset: int, published: Published, firsts: Sequence[int], known: lineage.Lineage
-    ) -> Landed:
-        return self._locator.landed(offset, firsts, published, known)
-
-    def _bytes(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
+    def _bytes(self, locator: RowLocator) -> dict[int, int]:
         sizes = {
             first: self._disk.stat(os.path.join(self.directory, segment_name(first))).nbytes
-            for first in firsts
+            for first in locator.firsts
         }
-        if published.segment in sizes:
-            sizes[published.segment] = published.nbytes
+        if locator.published.segment in sizes:
+            sizes[locator.published.segment] = locator.published.nbytes
         return sizes
-
-    def _waiting(
-        self, start: int, published: Published, firsts: Sequence[int], sizes: dict[int, int]
-    ) -> tuple[int | None, int]:
-        placed = self._locator.at(start, firsts, published) if start < published.offset else None
-        if placed is None or placed.record.first >= published.offset:
-            return None, 0
-        oldest = self._locator.received_at(placed, start, published)
-        later = sum(nbytes for first, nbytes in sizes.items() if first > placed.segment)
-        return oldest, sizes[placed.segment] - placed.record.position + later
 
     # -- rows -------------------------------------------------------------------------------------
 

@@ -36,24 +36,31 @@ class Placed:
     record: Record
 
 
+@dataclass(frozen=True, slots=True)
 class RowLocator:
-    """The frames of single rows; FileNotFoundError when a segment is trimmed meanwhile."""
+    """Rows of a queue as it is at one moment; FileNotFoundError if a segment is trimmed meanwhile.
 
-    def __init__(self, disk: Disk, directory: str, identity: Identity) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._identity = identity
+    ``firsts`` are the segments there are, in order.
+    """
 
-    def at(self, row: int, firsts: Sequence[int], published: Published) -> Placed | None:
-        """Return the first frame that holds a message at or above ``row``, None if none does.
+    disk: Disk
+    directory: str
+    identity: Identity
+    published: Published
+    firsts: Sequence[int]
+    lineage: Lineage
 
-        ``firsts`` are the segments there are, in order.
-        """
-        index = bisect_right(firsts, row) - 1
+    @property
+    def begin(self) -> int:
+        return self.firsts[0] if self.firsts else self.published.offset
+
+    def at(self, row: int) -> Placed | None:
+        """Return the first frame that holds a message at or above ``row``, None if none does."""
+        index = bisect_right(self.firsts, row) - 1
         if index < 0:
             return None
-        for first in firsts[index:]:
-            with self._opened(first, published) as segment:
+        for first in self.firsts[index:]:
+            with self._opened(first) as segment:
                 record = _in_segment(segment, row)
             if record is None or record.first > row:
                 _check_read(segment)
@@ -62,37 +69,32 @@ class RowLocator:
         return None
 
     @contextmanager
-    def _opened(self, first: int, published: Published) -> Iterator[Segment]:
-        seed = self._identity.frame_seed
+    def _opened(self, first: int) -> Iterator[Segment]:
+        seed = self.identity.frame_seed
         with opened(
-            self._disk, self._directory, first, seed, window=LOOK_BYTES, blanks=True
+            self.disk, self.directory, first, seed, window=LOOK_BYTES, blanks=True
         ) as segment:
-            if published.segment == first:
-                segment.size = min(segment.size, published.nbytes)
+            if self.published.segment == first:
+                segment.size = min(segment.size, self.published.nbytes)
             yield segment
 
-    # -- lineage ----------------------------------------------------------------------------------
-
-    def landed(
-        self, offset: int, firsts: Sequence[int], published: Published, lineage: Lineage
-    ) -> Landed:
+    def landed(self, offset: int) -> Landed:
         """Return ``offset``, one that the queue has, with what is known of the row before it."""
         row = offset - 1
         if row < 0:
             return Landed(0)
-        incarnation = lineage.incarnation(row)
-        if firsts and row < firsts[0]:
-            return self.before(firsts[0], published, lineage)
-        placed = self.at(row, firsts, published)
+        incarnation = self.lineage.incarnation(row)
+        if row < self.begin and self.firsts:
+            return self._before(self.begin, incarnation)
+        placed = self.at(row)
         if placed is None or placed.record.first > row:  # it is damaged
             return Landed(offset, incarnation)
         record = placed.record
         return Landed(offset, incarnation, witness(record.payload_crc, row - record.first))
 
-    def before(self, first: int, published: Published, lineage: Lineage) -> Landed:
+    def _before(self, first: int, incarnation: int) -> Landed:
         """Return what the head of the segment ``first`` says of the row before it."""
-        incarnation = lineage.incarnation(first - 1) if first else 0
-        with self._opened(first, published) as segment:
+        with self._opened(first) as segment:
             record = segment.record_at(SEGMENT_HEADER_BYTES)
             if record is not None and not record.count:
                 payload = segment.payload(record)
@@ -102,11 +104,9 @@ class RowLocator:
             _check_read(segment)
         return Landed(first, incarnation)
 
-    # -- times ------------------------------------------------------------------------------------
-
-    def received_at(self, placed: Placed, row: int, published: Published) -> int | None:
+    def received_at(self, placed: Placed, row: int) -> int | None:
         """Return when the message ``row`` was received; None if that cannot be read."""
-        with self._opened(placed.segment, published) as segment:
+        with self._opened(placed.segment) as segment:
             record = placed.record
             head = segment.nbytes(record.position + FRAME_HEADER_BYTES, record.runs)
             _check_read(segment)

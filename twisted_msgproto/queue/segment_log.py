@@ -208,8 +208,6 @@ class SegmentLog:
 
     def _start(self) -> None:
         """Note this start in the lineage, before anything of it can be published."""
-        locator = RowLocator(self.disk, self.directory, self.identity)
-        firsts = list(self._sizes)
         here = Published(self.end, self._first, self._sizes.get(self._first, 0))
         known = lineage.read(self.disk, self.directory)
         if known is None:
@@ -219,7 +217,10 @@ class SegmentLog:
                     "gateway wrote what is not known of the messages which are there"
                 )
             known = Lineage(((0, 0),))
-        self._tail = locator.landed(self.end, firsts, here, known)
+        locator = RowLocator(
+            self.disk, self.directory, self.identity, here, list(self._sizes), known
+        )
+        self._tail = locator.landed(self.end)
         started = known.started(self.end, self.incarnation, lost=self.recovery.lost)
         self._lineage = started.trimmed(self.begin)
         self._lineage_durable = False
