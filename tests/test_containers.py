@@ -116,6 +116,11 @@ def test_the_commands_are_those_of_msgproto() -> None:
         assert all(word in known for word in words if word.startswith("--")), words
 
 
+def test_the_bridges_image_sets_nothing_that_a_bridge_does_not_heed() -> None:
+    """Each of its starts said so of SPARK_LOCAL_IP: local[*] needs none of Spark's variables."""
+    assert "SPARK" not in " ".join(of("base", "ENV") + of("bridge", "ENV"))
+
+
 def test_the_extras_that_are_installed_exist() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
@@ -140,7 +145,7 @@ def test_compose_mounts_files_that_exist_and_publishes_the_ports_of_the_image() 
         build = service.get("build")
         assert build is None or ((file.parent / build["context"] / build["dockerfile"]).is_file())
         assert build is None or build["target"] in stages()
-    published = {word.split(":")[-1] for word in services["gateway"]["ports"]}
+    published = {word.split(":")[-1] for word in services["network"]["ports"]}
     assert published == set(of("gateway", "EXPOSE")[0].split())
     for name in ("gateway", "bridge"):
         for volume in services[name]["volumes"]:
@@ -149,6 +154,16 @@ def test_compose_mounts_files_that_exist_and_publishes_the_ports_of_the_image() 
     (job,) = scraped["scrape_configs"]
     assert job["static_configs"][0]["targets"] == ["127.0.0.1:8480"]
     assert all((file.parent / name).is_file() for name in scraped["rule_files"])
+
+
+def test_prometheus_finds_a_gateway_that_has_started_again() -> None:
+    """Its network was the gateway's, which each start of a container makes anew."""
+    services = yaml.safe_load((PROJECT / "packaging" / "compose.yaml").read_text())["services"]
+    shared = {services[name]["network_mode"] for name in ("gateway", "prometheus")}
+    assert shared == {"service:network"}
+    mounted = services["grafana"]["volumes"][0].split(":")[0]
+    (source,) = yaml.safe_load((PROJECT / "packaging" / mounted).read_text())["datasources"]
+    assert source["url"] == "http://network:9090"
 
 
 def test_the_manifests_of_kubernetes_run_commands_of_msgproto_with_volumes_that_they_have() -> None:
