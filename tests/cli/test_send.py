@@ -154,6 +154,11 @@ def test_an_option_which_a_protocol_has_not_is_told_with_the_reason__HO_17__RD_2
     assert told.count("\n") == 1
 
 
+def test_a_protocol_without_recv_says_so() -> None:
+    told = msgproto("recv", "lumberjack", "tcp:h:1", status=2)
+    assert told == "msgproto recv: lumberjack has no recv\n"
+
+
 @pytest.mark.parametrize(
     ("counts", "count", "why", "line"),
     [
@@ -222,11 +227,6 @@ def shell(launch: Launcher, command: str) -> subprocess.CompletedProcess[str]:
         timeout=PATIENCE_SECONDS,
         check=False,
     )
-
-
-def test_a_protocol_without_recv_says_so(launch: Launcher) -> None:
-    ended = launch.run("recv", "lumberjack", "tcp:h:1")
-    assert (ended.returncode, ended.stderr) == (2, "msgproto recv: lumberjack has no recv\n")
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, sending: object, **more: object) -> None:

@@ -387,7 +387,7 @@ def test_readers_which_stall_do_not_lock_others_out(long_queue: str) -> None:
 
 def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
     clock = Clock()
-    streams = Streams(2, 30.0, clock)
+    streams = Streams(2, clock)
     first, second = streams.begin("a"), streams.begin("a")
     assert not isinstance(first, str)
     assert not isinstance(second, str)
@@ -408,7 +408,7 @@ def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
 
 def test_what_hangs_is_bounded_by_address() -> None:
     clock = Clock()
-    streams = Streams(1, 30.0, clock)
+    streams = Streams(1, clock)
     hung = []
     for _ in range(HUNG_PER_ADDRESS_MAX + 1):
         stream = streams.begin("a")

@@ -108,8 +108,17 @@ def test_a_torn_tail_is_cut_at_every_byte() -> None:
         again = reopened(disk)
         assert (again.end, again.losses) == (3, 0)
         assert again.recovery.truncated_bytes == length - start
-        assert len(again.recovery.lines) == (length > start)
         assert again.recovery.quarantined == []
+        place = f"quarantine/{0:020d}-{start}.unfinished"
+        assert again.recovery.lines == [
+            f"cut {length - start} bytes of an unfinished record from {FIRST}; "
+            f"they are kept in {place}"
+        ] * (length > start)
+        if length > start:
+            assert disk.bytes_of(f"{DIRECTORY}/{place}") == whole[start:length]
+            done = list(disk.journal)
+            synced = done.index(("sync_directory", "quarantine"))
+            assert synced < len(done) - done[::-1].index(("truncate", FIRST[7:]))
         assert len(disk.bytes_of(FIRST)) == start
         goes_on(disk, again)
 

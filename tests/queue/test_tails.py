@@ -213,26 +213,6 @@ def test_without_any_proof_an_illegible_tail_is_told_as_possible_loss_and_kept__
     goes_on(disk, log)
 
 
-@pytest.mark.parametrize("length", [1, FRAME_HEADER_BYTES - 1, FRAME_HEADER_BYTES + 8])
-def test_an_unfinished_record_is_kept_aside_before_it_is_cut__NB_12(length: int) -> None:
-    disk = SimulatedDisk()
-    start, _ = an_old_end(disk)
-    disk.spoil(FIRST, disk.bytes_of(FIRST)[: start + length])
-    tail = disk.bytes_of(FIRST)[start:]
-    disk.journal.clear()
-    log = reopened(disk)
-    name = f"{0:020d}-{start}.unfinished"
-    [line] = log.recovery.lines
-    assert line == (
-        f"cut {length} bytes of an unfinished record from {FIRST}; "
-        f"they are kept in quarantine/{name}"
-    )
-    assert copies(disk) == {name: tail}
-    done = list(disk.journal)
-    assert done.index(("sync_directory", "quarantine")) < done.index(("truncate", FIRST[7:]))
-    goes_on(disk, log)
-
-
 def test_only_the_newest_unfinished_records_are_kept__NB_12() -> None:
     disk = SimulatedDisk()
     places = []

@@ -304,12 +304,10 @@ class Streams:
     def __init__(
         self,
         places: int = STREAMS_MAX,
-        idle: float = STREAM_IDLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self._places = places
-        self._idle = idle
         self._mutex = threading.Lock()
         self._active: set[Stream] = set()
         self._hung: set[Stream] = set()
@@ -334,7 +332,7 @@ class Streams:
         waits = {stream: stream.waits_since for stream in self._active}
         since = {stream: at for stream, at in waits.items() if at is not None}
         longest = min(since, key=lambda stream: since[stream], default=None)
-        if longest is None or now - since[longest] < self._idle:
+        if longest is None or now - since[longest] < STREAM_IDLE_SECONDS:
             return False
         longest.lost = True
         self._active.discard(longest)

@@ -29,7 +29,7 @@ import pyarrow.flight as flight
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
 from ..core.disk import OS_DISK, Disk, replace_or_overwrite
-from .flight_requests import STREAM_IDLE_SECONDS, STREAMS_MAX, TOKEN_FILE, Chunk, Served, Streams
+from .flight_requests import STREAMS_MAX, TOKEN_FILE, Chunk, Served, Streams
 from .schema import SCHEMA
 
 DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
@@ -48,8 +48,8 @@ class QueueFlightServer(flight.FlightServerBase):
     ``key`` (PEM).  Port 0 selects a free one: see ``port`` and ``address``.  Every call needs the
     token.  Beyond the loopback addresses ``token`` and TLS are required; on them the server makes
     a token if it is given none, and keeps it where ``token_file`` says.  At most ``streams_max``
-    ranges are read at once; a reader that reads nothing for ``stream_idle`` seconds may lose its
-    place to another one.  ``clock`` returns the seconds.
+    ranges are read at once; a reader that reads nothing for half a minute may lose its place to
+    another one.  ``clock`` returns the seconds.
 
     ``report`` is called, from any thread, with one line for each consumer that becomes known, is
     forgotten, or moves back or further than rows were read here; with a bounded number a minute.
@@ -67,13 +67,12 @@ class QueueFlightServer(flight.FlightServerBase):
         certificate: bytes | None = None,
         key: bytes | None = None,
         streams_max: int = STREAMS_MAX,
-        stream_idle: float = STREAM_IDLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         disk: Disk = OS_DISK,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         scheme, host = _checked_location(location, token, certificate, key)
-        self._served = Served(directory, Streams(streams_max, stream_idle, clock), disk, report)
+        self._served = Served(directory, Streams(streams_max, clock), disk, report)
         self._check = _TokenCheck()
         options: dict[str, Any] = {}
         if certificate is not None:
