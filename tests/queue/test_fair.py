@@ -21,12 +21,12 @@ def test_one_session_is_served_in_its_order() -> None:
     queue: FairQueue[int] = FairQueue()
     for number in range(10):
         queue.add("a", number, 1, 10 * QUANTUM_BYTES)
-    assert (queue.entries, queue.messages, queue.nbytes) == (10, 10, 100 * QUANTUM_BYTES)
+    assert queue.entries == 10
     assert queue.take(1000, 1) == [0]
     assert queue.take(3, 1 << 40) == [1, 2, 3]
     assert queue.take(1000, 20 * QUANTUM_BYTES) == [4, 5]
     assert queue.clear() == [6, 7, 8, 9]
-    assert (queue.entries, queue.messages, queue.nbytes) == (0, 0, 0)
+    assert queue.entries == 0
     assert queue.take(1000, 1000) == []
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_lost_and_each_session_keeps_its_order(
         for whose, which in group:
             taken[whose].append(which)
     assert taken == added
-    assert (queue.entries, queue.messages, queue.nbytes) == (0, 0, 0)
+    assert queue.entries == 0
 
 
 @given(st.lists(st.integers(0, 200_000), min_size=2, max_size=2000), st.integers(2, 6))

@@ -61,15 +61,13 @@ class FairQueue(Generic[E]):
     quantum.  It cannot come first again before the others have had a turn.
     """
 
-    __slots__ = ("_new", "_old", "_sessions", "entries", "messages", "nbytes")
+    __slots__ = ("_new", "_old", "_sessions", "entries")
 
     def __init__(self) -> None:
         self._sessions: dict[Hashable, _Session[E]] = {}
         self._new: deque[_Session[E]] = deque()
         self._old: deque[_Session[E]] = deque()  # may hold sessions whose entries are all taken
         self.entries: int = 0
-        self.messages: int = 0
-        self.nbytes: int = 0
 
     def add(self, key: Hashable, entry: E, messages: int, nbytes: int) -> None:
         session = self._sessions.get(key)
@@ -78,8 +76,6 @@ class FairQueue(Generic[E]):
             self._new.append(session)
         session.entries.append((entry, messages, nbytes))
         self.entries += 1
-        self.messages += messages
-        self.nbytes += nbytes
 
     def take(self, messages_max: int, bytes_max: int) -> list[E]:
         """Remove and return the entries of the next group: at least one if any entry waits.
@@ -111,8 +107,6 @@ class FairQueue(Generic[E]):
             waiting.popleft()
             taken.append(entry)
             self.entries -= 1
-            self.messages -= entry_messages
-            self.nbytes -= entry_bytes
             # Alone a session owes nobody anything.
             session.deficit = max(session.deficit - entry_bytes, 0)
             if not waiting and queue is self._new:
@@ -126,7 +120,7 @@ class FairQueue(Generic[E]):
         self._sessions.clear()
         self._new.clear()
         self._old.clear()
-        self.entries = self.messages = self.nbytes = 0
+        self.entries = 0
         return entries
 
 
