@@ -153,6 +153,10 @@ def test_the_line_for_people_has_the_rate_of_the_batch_and_of_all__RD_29() -> No
         "batch 7: 90 rows in 0.50 s (180 rows/s), 90 rows in all, 180 rows/s, lag 7 rows, "
         "oldest 2.0 s, 10 damaged rows skipped"
     )
+    wrong = progressed()
+    wrong.errors.update({"status": 2, "": 3})
+    line = progress_line(Report("running", wrong, lags), 10.0)
+    assert line.endswith("damaged rows skipped, rows in error: body 3, status 2")
 
 
 def test_the_line_names_who_is_away__TB_09() -> None:

@@ -114,14 +114,12 @@ class Ending:
             signal.signal(number, self._wish)
 
 
-def run_bridge(
-    options: BridgeOptions | Sequence[BridgeOptions], say: Callable[[str], None] | None = None
-) -> int:
+def run_bridge(options: BridgeOptions | Sequence[BridgeOptions]) -> int:
     """Run a bridge until it is told to end (or has drained, ``once``); return 0.
 
     Several ``options``, which differ in what concerns a table alone, are several tables in one
-    process. ``say`` receives each line for the operator. Raises MsgprotoError, one line. It
-    installs signal functions, and starts a session of its own if it can.
+    process.  Raises MsgprotoError, one line.  It installs signal functions, and starts a session of
+    its own if it can.
     """
     need_spark()
     ending = Ending()
@@ -131,8 +129,8 @@ def run_bridge(
     several = [options] if isinstance(options, BridgeOptions) else list(options)
     json = several[0].json_log
     output = LogOutput(1, lambda n: _line(missing_line(n)[:-1], json))
-    tell = say or partial(_say, output, json)
-    bridges = [Bridge(one, ending, tell, alone=len(several) == 1) for one in several]
+    say = partial(_say, output, json)
+    bridges = [Bridge(one, ending, say, alone=len(several) == 1) for one in several]
     with contextlib.closing(output):
         try:
             run_all(bridges, ending)

@@ -63,23 +63,17 @@ class Java:
     passed_over: tuple[str, ...] = ()
 
 
-Probe = Callable[[Path], "tuple[int, Path] | str"]
-"""Runs a ``java`` program: (major version, its home), or why it does not run."""
-
-
 def find_java(
     environment: Mapping[str, str] | None = None,
     *,
-    probe: Probe | None = None,
     wheel: Callable[[], Path | None] | None = None,
     cache: Path | None = None,
 ) -> Java:
     """Return the first usable Java, wrapped if it needs the wrapper, which is in ``cache``."""
     environment = os.environ if environment is None else environment
-    probe = probe or run_version
     tried: list[str] = []
     for origin, program in _candidates(environment, wheel or wheel_home, tried):
-        found = probe(program)
+        found = run_version(program)
         if isinstance(found, str):
             tried.append(f"{origin}: {program} does not run ({found})")
             continue
