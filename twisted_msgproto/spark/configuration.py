@@ -6,13 +6,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigurationError
 from ..core.limits import read_seconds
-from ..core.loading import read_toml
+from ..core.loading import closest, read_toml
 from ..queue.queue_directories import is_queue, path_of, queues_at
 from ..table import preflight
 from ..table.plan import ROWS_MAX
@@ -290,9 +289,8 @@ def overlap(one: str, other: str) -> bool:
 def _check(given: Mapping[str, Any], known: Mapping[str, type]) -> None:
     for key, value in given.items():
         if key not in known:
-            close = get_close_matches(key, known, 1)
-            rest = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-            raise ConfigurationError(f"there is no {key!r}; {rest}")
+            there = f"there are {', '.join(known)}"
+            raise ConfigurationError(f"there is no {key!r}{closest(key, known)}; {there}")
         if not isinstance(value, known[key]) or isinstance(value, bool):
             raise ConfigurationError(f"{key} is {KINDS[known[key]]}, not {value!r}")
         if value == "":

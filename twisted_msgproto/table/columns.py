@@ -16,12 +16,12 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
 
 from ..core.errors import ConfigurationError
+from ..core.loading import closest
 
 DEPTH_MAX = 200
 """JSON may be nested this deep: Python's own bound depends on who calls, and Arrow has none."""
@@ -551,9 +551,8 @@ def _column(name: str, settings: object) -> Column:
         )
     for key in settings:
         if key not in KEYS:
-            close = get_close_matches(key, KEYS, 1)
-            rest = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(KEYS)}"
-            raise ConfigurationError(f"the column {name!r} has no setting {key!r}{rest}")
+            has = f"{closest(key, KEYS)}; it has {', '.join(KEYS)}"
+            raise ConfigurationError(f"the column {name!r} has no setting {key!r}{has}")
     type_name = settings.get("type")
     kind = type_of(name, type_name)
     is_json = type_name == "json"

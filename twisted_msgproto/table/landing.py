@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +24,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..core.disk import sync_file
-from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableError
+from ..core.errors import (
+    MsgprotoError,
+    Overtaken,
+    QueueError,
+    QueueMismatch,
+    TableChanged,
+    TableError,
+)
 from ..queue import SCHEMA
 from ..queue.interface import Queue
 from .actions import DataFile
@@ -512,6 +519,35 @@ def write_file(
         file.close()
         make_durable(storage, [file.path])
         return file.data_file()
+
+
+def rewrite(
+    table: Table,
+    files: Sequence[DataFile],
+    kept: Callable[[pa.Table], Any],
+    *,
+    lost: Container[str] = (),
+    **how: Any,
+) -> int:
+    """Replace files, but for those that are ``lost``, by others with the rows that are ``kept``, as
+    :meth:`Table.replace` does.
+    """
+    target, storage = target_of(table), table.storage
+    added: list[DataFile] = []
+
+    def rows_of(file: DataFile) -> Iterator[pa.Table]:
+        for rows in read_rows(storage, file, target.file_schema):
+            yield rows.filter(kept(rows))
+
+    try:
+        for file in files:
+            if file.path not in lost:
+                new = write_file(target, storage, file.partition, rows_of(file))
+                added += [] if new is None else [new]
+        return table.replace(files, added, data_change=True, **how)
+    except (Overtaken, TableChanged):
+        discard(storage, [file.path for file in added])
+        raise
 
 
 def discard(storage: Storage, paths: Iterable[str]) -> None:

@@ -24,12 +24,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
-from ..core.errors import ConfigurationError, Overtaken, TableChanged, TableError
+from ..core.errors import ConfigurationError, Overtaken, TableError
 from ..queue.damage import Range
 from . import dead_letters, erased, gaps
 from .actions import DataFile, Run, Torn
 from .delta_table import Table
-from .landing import discard, read_rows, target_of, write_file
+from .landing import rewrite
 from .preflight import note_others
 from .row_offsets import (
     KEY,
@@ -363,7 +363,6 @@ def _found(table: Table, where: str) -> dict[str, list[Range]]:
 
 
 def _erase(table: Table, run: Run, wanted: erased.Erased, purge: bool, dry_run: bool) -> Removal:
-    target, storage = target_of(table), table.storage
     files, found = _holding(table, wanted)
     done = Removal(
         files=len(files),
@@ -373,30 +372,17 @@ def _erase(table: Table, run: Run, wanted: erased.Erased, purge: bool, dry_run: 
     done.not_there = erased.rows_of(wanted) - done.rows
     if not files or dry_run:
         return done
-    added: list[DataFile] = []
-
-    def kept(file: DataFile) -> Iterator[pa.Table]:
-        for rows in read_rows(storage, file, target.file_schema):
-            yield rows.filter(pc.invert(erased.among(rows, wanted)))
-
-    try:
-        for file in files:
-            new = write_file(target, storage, file.partition, kept(file))
-            added += [] if new is None else [new]
-        noted = erased.Notes(storage).of(table.transactions)
-        whole = erased.united([noted, done.gateways])
-        done.version = table.replace(
-            files,
-            added,
-            run=run,
-            operation="DELETE",
-            data_change=True,
-            info={"erased": done.rows, "purge": purge},
-            notes=erased.instead(storage, table.transactions, whole),
-        )
-    except (Overtaken, TableChanged):
-        discard(storage, [file.path for file in added])
-        raise
+    noted = erased.Notes(table.storage).of(table.transactions)
+    whole = erased.united([noted, done.gateways])
+    done.version = rewrite(
+        table,
+        files,
+        lambda rows: pc.invert(erased.among(rows, wanted)),
+        run=run,
+        operation="DELETE",
+        info={"erased": done.rows, "purge": purge},
+        notes=erased.instead(table.storage, table.transactions, whole),
+    )
     return done
 
 

@@ -20,7 +20,7 @@ from ..queue.lineage import Landed
 from . import erased, gaps
 from .actions import Commit, DataFile, Run
 from .delta_table import Table
-from .landing import discard, read_rows, target_of, write_file
+from .landing import rewrite
 from .preflight import REWIND, consumer_name, not_noted
 from .proof import GatewayReport, Report, verify
 from .row_offsets import (
@@ -227,25 +227,15 @@ def _write(
     places: Mapping[str, int],
     notes: Mapping[str, int],
 ) -> None:
-    target = target_of(table)
-    added: list[DataFile] = []
     known, absent = table.transactions, _absent(table, report, places)
-
-    def kept(file: DataFile) -> Iterator[pa.Table]:
-        for rows in read_rows(table.storage, file, target.file_schema):
-            yield rows.filter(pc.invert(_out(rows, report, places)))
-
     try:
-        for file in plan.files:
-            if file.path not in report.lost:
-                new = write_file(target, table.storage, file.partition, kept(file))
-                added += [new] if new is not None else []
-        plan.version = table.replace(
+        plan.version = rewrite(
+            table,
             plan.files,
-            added,
+            lambda rows: pc.invert(_out(rows, report, places)),
+            lost=report.lost,
             run=run,
             operation=REWIND,
-            data_change=True,
             landed={found.gateway: found.place for found in plan.gateways},
             before={found.gateway: found.before for found in plan.gateways},
             info={"rewound": {found.gateway: found.place.offset for found in plan.gateways}},
@@ -253,7 +243,6 @@ def _write(
             notes_before={name: known.get(name, 0) for name in absent},
         )
     except Overtaken as error:
-        discard(table.storage, [file.path for file in added])
         line = f"{error}; stop what writes this table, then rewind again"
         raise TableError(line) from error
 
