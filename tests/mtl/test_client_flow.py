@@ -80,6 +80,7 @@ def writer(confirm: bool = True, **limits: object) -> Flowing:
     return Flowing(False, confirm, **limits).stands()
 
 
+REJECTED = "the server rejected content and ended the flow"
 NOTHING = "nothing-to-settle"
 COMMANDS: list[tuple[DataCommand, list[str]]] = [
     # What becomes of it in each of the states, as they stand in STATES; "": it is obeyed.
@@ -369,7 +370,7 @@ def test_a_flow_which_ended_with_a_reject_is_broken_and_sends_nothing_again(end:
     assert flowing.get(Reject(3, True)) == [terms.ContentsRefused(numbers[:2])]
     flowing.sent.clear()
     (broken,) = end(flowing)
-    assert isinstance(broken, terms.FlowBroken)
+    assert broken == terms.FlowGivenUp(REJECTED, 403)
     assert flowing.flow.state.name == "LOST"
     assert unanswered(flowing.flow) == numbers[2:]
 

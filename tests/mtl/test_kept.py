@@ -102,7 +102,7 @@ def test_leases_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02()
     """NB-02, MT-11: who keeps more than its share is refused by name; nobody else is."""
     broker, budget = bounded()
     hog = fill(broker)
-    assert broker.events[-1] == machine.MemoryLimitExceeded("lease")
+    assert broker.events[-1] == machine.LimitMet(BOUND, "lease")
     assert LIMIT // 2 < budget.session_memory.nbytes <= LIMIT
     reader = broker.reader()
     writer = broker.flow("Writer")
@@ -146,7 +146,7 @@ def test_what_a_reader_has_summoned_counts__NB_02() -> None:
     budget.session_memory.bound(1)
     answers = broker.command(more, *summons[9:])
     assert answers == [Response(each.sequence, 400) for each in summons[9:]]
-    assert broker.events[-1] == machine.MemoryLimitExceeded("resource")
+    assert broker.events[-1] == machine.LimitMet(BOUND, "resource")
     assert broker.command(good, Dismiss(3, "b"), Summon(4, "b")) == [
         Response(3, 200),
         Response(4, 200),

@@ -149,7 +149,7 @@ class Mtl(Pairing):
                     self._change(CONTROL)
                 case terms.FlowSuspended():
                     self.client.control.renew(self.lease, now)
-                case terms.FlowBroken() | terms.FlowGivenUp():
+                case terms.FlowGivenUp():
                     reports += self._give_up(now)
                     self.lease = self.client.control.writer(("events",), "full", now)
                 case terms.RequestRefused() | terms.RequestTimedOut():

@@ -399,22 +399,15 @@ class FlowSuspended:
 
 
 @dataclass(slots=True)
-class FlowBroken:
-    """The server has rejected content and does not know the flow any more: ``close`` it.
-
-    What follows the rejected content was not accepted either.  It is not sent again by the flow:
-    that would leave a gap where the rejected content was.
-    """
-
-    reason: str
-
-
-@dataclass(slots=True)
 class FlowGivenUp:
-    """The flow was renewed as often as it may, and all was in vain: ``close`` it.
+    """Nothing of the flow is sent again: ``close`` it.
 
-    A content that the server's limits forbid ends the connection each time it is sent.  ``code`` is
-    that of the server's last answer, if it answers with no; None: it does not answer.
+    It was renewed as often as it may, and all was in vain: a content that the server's limits
+    forbid ends the connection each time it is sent.  ``code`` is that of the server's last answer,
+    if it answers with no; None: it does not answer.
+
+    Or the server has rejected content and does not know the flow any more: what follows it was not
+    accepted either, and to send it again would leave a gap.
     """
 
     reason: str
@@ -429,6 +422,5 @@ ClientFlowEvent = (
     | ContentsRefused
     | ContentTooLarge
     | FlowSuspended
-    | FlowBroken
     | FlowGivenUp
 )

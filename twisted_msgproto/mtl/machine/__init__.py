@@ -11,7 +11,6 @@ from ..terms import (
     ContentsReceived,
     ContentsRefused,
     ContentTooLarge,
-    FlowBroken,
     FlowGivenUp,
     FlowOpened,
     FlowSuspended,
@@ -27,11 +26,10 @@ from .flows import (
     AuthenticationRequested,
     ContentReceived,
     LeaseRefused,
-    MemoryLimitExceeded,
+    LimitMet,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
-    SessionRefused,
 )
 from .server import Server
 from .sessions import Arrival, Channel
@@ -48,13 +46,12 @@ __all__ = [
     "ContentsConfirmed",
     "ContentsReceived",
     "ContentsRefused",
-    "FlowBroken",
     "FlowGivenUp",
     "FlowOpened",
     "FlowSuspended",
     "LeaseGranted",
     "LeaseRefused",
-    "MemoryLimitExceeded",
+    "LimitMet",
     "RequestRefused",
     "RequestTimedOut",
     "Responded",
@@ -62,6 +59,5 @@ __all__ = [
     "SessionEnded",
     "SessionEstablished",
     "SessionOpened",
-    "SessionRefused",
     "SocketDropped",
 ]

@@ -28,7 +28,6 @@ from ..terms import (
     ContentsReceived,
     ContentsRefused,
     ContentTooLarge,
-    FlowBroken,
     FlowClosed,
     FlowGivenUp,
     FlowLost,
@@ -578,7 +577,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self.deadlines.clear_all()
             self._out.clear()
             if self.doubted:
-                events.append(FlowBroken(reason))
+                events.append(FlowGivenUp("the server rejected content and ended the flow", 403))
             elif self._renewals >= self._renewals_max:
                 events.append(FlowGivenUp(self._in_vain(reason), code))
             else:

@@ -457,18 +457,10 @@ class SessionOpened:
 
 
 @dataclass(slots=True)
-class SessionRefused:
-    """A client wanted to open a session, above the limit of this name."""
+class LimitMet:
+    """A client was refused ``what`` it wanted, above the limit of this name."""
 
     limit: str
-
-
-@dataclass(slots=True)
-class MemoryLimitExceeded:
-    """A client was refused ``what`` it wanted, because all sessions together keep too much for
-    their clients.
-    """
-
     what: str
 
 
@@ -517,8 +509,7 @@ class ContentReceived:
 ServerEvent = (
     AuthenticationRequested
     | SessionOpened
-    | SessionRefused
-    | MemoryLimitExceeded
+    | LimitMet
     | LeaseRefused
     | SessionEstablished
     | SessionEnded

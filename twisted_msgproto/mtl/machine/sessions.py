@@ -52,7 +52,7 @@ from .flows import (
     Flow,
     LeaseGrant,
     LeaseRefused,
-    MemoryLimitExceeded,
+    LimitMet,
     Peer,
     Profile,
     ReadingFlow,
@@ -61,7 +61,6 @@ from .flows import (
     SessionEnded,
     SessionEstablished,
     SessionOpened,
-    SessionRefused,
     WritingFlow,
     by_name,
     is_automatic,
@@ -300,7 +299,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         if session is not None:
             self._end_session(session, "reopened")
         elif len(self._sessions) >= self.limits.integer("sessions"):
-            self._events.append(SessionRefused("sessions"))
+            self._events.append(LimitMet("sessions", "session"))
             raise Invalid(403, "too many sessions")
         session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
         known = self._peers.get(peer, UNKNOWN)
@@ -396,7 +395,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def _may_keep(self, session: Session, nbytes: int, what: str) -> bool:
         if session.kept.fits(nbytes):
             return True
-        self._events.append(MemoryLimitExceeded(what))
+        self._events.append(LimitMet(SESSION_LIMIT, what))
         return False
 
     def _ready(self, session: Session) -> None:

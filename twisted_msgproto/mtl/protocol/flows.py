@@ -29,7 +29,6 @@ from ..terms import (
     ContentsReceived,
     ContentsRefused,
     ContentTooLarge,
-    FlowBroken,
     FlowGivenUp,
     FlowOpened,
     FlowSuspended,
@@ -300,9 +299,6 @@ class FlowLink(Link):
         else:
             self._client.renewFlow(self)
 
-    def _broken(self, event: FlowBroken) -> None:
-        self.fail(Refused("the server rejected content and ended the flow", 403))
-
     def _givenUp(self, event: FlowGivenUp) -> None:
         code = event.code
         self.fail(TimedOut(event.reason) if code is None else Refused(event.reason, code))
@@ -323,7 +319,6 @@ class FlowLink(Link):
         ContentsRefused: _refused,
         ContentTooLarge: _tooLarge,
         FlowSuspended: _suspended,
-        FlowBroken: _broken,
         FlowGivenUp: _givenUp,
     }
 

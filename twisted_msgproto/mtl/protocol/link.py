@@ -15,7 +15,6 @@ from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed
 from ...core.message import MessageBatch
-from ...core.session_memory import SESSION_LIMIT
 from ...net.authentication import LoggedIn, sasl
 from ...net.factory import MsgprotoServerFactory
 from ...net.logs import SteadyLogger, Topic
@@ -26,14 +25,13 @@ from ..machine.flows import (
     AuthenticationRequested,
     ContentReceived,
     LeaseRefused,
-    MemoryLimitExceeded,
+    LimitMet,
     Peer,
     ServerEvent,
     Session,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
-    SessionRefused,
 )
 from ..zeromq.bounded import guarded
 
@@ -176,11 +174,8 @@ class BrokerLink(SessionLink):
         factory.connectionOpened(server, session.address)
         guarded(server.connectionMade)
 
-    def _sessionRefused(self, event: SessionRefused) -> None:
-        self.factory.limitMet(event.limit, "session")
-
-    def _memoryLimitExceeded(self, event: MemoryLimitExceeded) -> None:
-        self.factory.limitMet(SESSION_LIMIT, event.what)
+    def _limitMet(self, event: LimitMet) -> None:
+        self.factory.limitMet(event.limit, event.what)
 
     def _leaseRefused(self, event: LeaseRefused) -> None:
         self.factory.countFault("lease")
@@ -266,8 +261,7 @@ class BrokerLink(SessionLink):
         ContentReceived: _alone(_contentReceived),
         AuthenticationRequested: _alone(_authenticationRequested),
         SessionOpened: _alone(_sessionOpened),
-        SessionRefused: _sessionRefused,
-        MemoryLimitExceeded: _memoryLimitExceeded,
+        LimitMet: _limitMet,
         LeaseRefused: _leaseRefused,
         SessionEstablished: _alone(_sessionEstablished),
         SessionEnded: _alone(_sessionEnded),

@@ -57,16 +57,9 @@ TROUBLES: Final[Mapping[int, str]] = {
 """What libzmq tells of a connection that we make → what may be the trouble."""
 
 
-HAND_SHAKES: Final = frozenset(
-    {
-        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
-        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-        zmq.EVENT_HANDSHAKE_FAILED_AUTH,
-        zmq.EVENT_HANDSHAKE_SUCCEEDED,
-    }
-)
-
 CONNECTIONS: Final = (zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED)
+
+HAND_SHAKES: Final = TROUBLES.keys() - {*CONNECTIONS, zmq.EVENT_CONNECT_RETRIED}
 
 SERVER: Final = b"server"
 
