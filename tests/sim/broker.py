@@ -371,7 +371,7 @@ def dead_letters_are_not_told() -> AbstractContextManager[object]:
         events = len(self.events)
         bury(self, *arguments)
         self.events[events:] = [
-            event for event in self.events[events:] if not isinstance(event, store.DeadLettered)
+            event for event in self.events[events:] if not isinstance(event, store.Moved)
         ]
 
     return mock.patch.object(QueueStore, "bury", burying)

@@ -20,19 +20,18 @@ from tests.core.broker.world import (
     Refused,
     Returned,
 )
-from tests.core.broker.world import Requeued as Moved
+from tests.core.broker.world import Requeued as ByHand
 from tests.core.broker.world import tries as told_tries
 from tests.sim.world import Violation
 from twisted_msgproto.core.broker import (
     LIMITS,
     Broker,
-    DeadLettered,
     Declared,
     Event,
     Forgotten,
+    Moved,
     QueuedMessage,
     QueueName,
-    Requeued,
     Settled,
     Tried,
     Wanted,
@@ -332,11 +331,9 @@ class Watched:
                     settled.update(ids)
                 case Tried(_, counts):
                     tries.update(counts)
-                case DeadLettered(name, ids, _):
-                    moved.update(dict.fromkeys(ids, name.dead))
-                case Requeued(_, to, ids):
+                case Moved(_, to, ids, with_tries):
                     moved.update(dict.fromkeys(ids, to))
-                    for message_id in ids:
+                    for message_id in () if with_tries else ids:
                         tries.pop(message_id, None)
         self.pending.clear()
         self.wanted.clear()
@@ -379,18 +376,14 @@ class Watched:
         """Move the specification where the broker decides by itself: limits, ages, people."""
         for event in events:
             match event:
-                case DeadLettered(name, ids, reason) if reason != "tries":
+                case Moved(name, to, ids, with_tries):
                     for message_id in ids:
+                        story = self.stories[message_id]
+                        if with_tries and story.queue == to and story.waits:
+                            continue  # after its last try: see ``back``
                         self._expect(message_id, name)
-                        self.stories[message_id].step(Buried)
-                        self.stories[message_id].queue = name.dead
-                        self.fresh.add(message_id)
-                case Requeued(name, to, ids):
-                    for message_id in ids:
-                        self._expect(message_id, name)
-                        self.stories[message_id].step(Moved)
-                        self.stories[message_id].queue = to
-                        self.stories[message_id].tries = 0
+                        story.step(Buried if with_tries else ByHand)
+                        story.queue, story.tries = to, story.tries * with_tries
                         self.fresh.add(message_id)
                 case Settled(name, ids):
                     for message_id in ids:

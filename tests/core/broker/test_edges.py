@@ -27,13 +27,12 @@ from tests.core.broker.world import (
 from twisted_msgproto.core.broker import (
     QUEUED_MESSAGE_BYTES,
     Broker,
-    DeadLettered,
     Declared,
     Forgotten,
+    Moved,
     QueuedMessage,
     QueueFull,
     QueueName,
-    Requeued,
     Settled,
     Tried,
 )
@@ -194,10 +193,10 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
         (lambda: reader.reject(one, 77), []),
         (
             lambda: reader.reject(one, 2),
-            [Tried(ORDERS, {2: 2}), Declared(dead), DeadLettered(ORDERS, [2], "tries")],
+            [Tried(ORDERS, {2: 2}), Declared(dead), Moved(ORDERS, dead, [2], True)],
         ),
         (lambda: one.store.requeue(dead, OTHERS, 0, NOW), [Declared(OTHERS)]),
-        (lambda: one.store.requeue(dead, OTHERS, 5, NOW), [Requeued(dead, OTHERS, [2])]),
+        (lambda: one.store.requeue(dead, OTHERS, 5, NOW), [Moved(dead, OTHERS, [2], False)]),
         (lambda: one.store.purge(OTHERS, 5), [Settled(OTHERS, [2])]),
         (lambda: one.store.forget(OTHERS), [Forgotten(OTHERS)]),
         (lambda: one.gone(reader, NOW, orderly=True), []),

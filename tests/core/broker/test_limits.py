@@ -11,9 +11,9 @@ from tests.doubles import bytes_of, lines_run
 from twisted_msgproto.core.broker import (
     QUEUED_MESSAGE_BYTES,
     Broker,
-    DeadLettered,
     Declared,
     Forgotten,
+    Moved,
     QueueFull,
     QueueName,
     Settled,
@@ -109,7 +109,7 @@ def test_the_oldest_of_a_full_queue_are_dead_letters_by_option() -> None:
     one.publish(ORDERS, queued_all(range(5)), NOW)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2, 3, 4], [0, 1])
     assert not one.store.full(ORDERS) and not one.store.overfull(ORDERS, 0, 0)
-    assert DeadLettered(ORDERS, [0, 1], "full") in one.store.take_events()
+    assert Moved(ORDERS, ORDERS.dead, [0, 1], True) in one.store.take_events()
 
 
 def test_a_message_in_flight_that_fills_a_queue_alone_is_waited_for() -> None:
@@ -165,7 +165,7 @@ def test_messages_that_are_too_old_are_dead_letters() -> None:
     one.store.advance(NOW + 60)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2], [0, 1])
     assert one.store.deadline == NOW + 65
-    assert DeadLettered(ORDERS, [0, 1], "age") in one.store.take_events()
+    assert Moved(ORDERS, ORDERS.dead, [0, 1], True) in one.store.take_events()
 
 
 @pytest.mark.parametrize("now", [1_700_000_000, 1000], ids=["clock is set", "not yet"])

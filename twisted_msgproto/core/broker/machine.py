@@ -15,7 +15,7 @@ from ..limits import Limits
 from .delivery_plan import MESSAGE_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_for
 from .queues import Batch, BrokerQueue, Released, Row, Rows, Subscriber, Wish
 from .store import QueueStore
-from .terms import TRIES, TRIES_COUNTED, WAIT, Consumer, QueuedMessage, QueueName, Tried
+from .terms import TRIES_COUNTED, WAIT, Consumer, QueuedMessage, QueueName, Tried
 
 TURN_STEPS: Final = 100_000
 """The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
@@ -285,7 +285,7 @@ class Broker:
                 queue.tries.extend(list(tries), list(tries.values()))
                 store.events.append(Tried(queue.name, tries))
             if dead:
-                store.bury(queue, Rows(*map(list, zip(*dead, strict=True))), TRIES)
+                store.bury(queue, Rows(*map(list, zip(*dead, strict=True))))
             store.added(queue)
 
     # ── deliveries ──────────────────────────────────────────────────────────────────────────────

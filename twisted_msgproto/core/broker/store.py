@@ -15,22 +15,19 @@ from ..limits import Limits
 from .message_table import MessageTable
 from .queues import BrokerQueue, Memory, Row, Rows
 from .terms import (
-    AGE,
     DEAD_LETTER,
-    FULL,
     LIMITS,
     WAIT,
     WHEN_FULL,
     Counters,
-    DeadLettered,
     Declared,
     Event,
     Figures,
     Forgotten,
+    Moved,
     QueuedMessage,
     QueueFull,
     QueueName,
-    Requeued,
     Settled,
     TooManyQueues,
     Waiting,
@@ -300,7 +297,7 @@ class QueueStore:
                 self.counters.dead_dropped += 1
         elif self._when_full == DEAD_LETTER:
             while self._has_too_much(queue) and len(queue) > queue.in_flight:
-                self.bury(queue, queue.take_oldest(1), FULL)
+                self.bury(queue, queue.take_oldest(1))
         if self._age and not queue.for_dead and queue.name not in self._ages:
             self._look_age(queue)
         if queue.takers:
@@ -337,17 +334,16 @@ class QueueStore:
 
     # ── dead letters ────────────────────────────────────────────────────────────────────────────
 
-    def bury(self, queue: BrokerQueue, rows: Rows, reason: str) -> None:
-        dead = self.found(queue.name.dead, queue.used)
+    def bury(self, queue: BrokerQueue, rows: Rows) -> None:
         self.counters.dead_letters += len(rows.message_ids)
-        last = self.events[-1] if self.events else None
-        if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
-            last.message_ids.extend(rows.message_ids)
-        else:
-            self.events.append(DeadLettered(queue.name, list(rows.message_ids), reason))
-        self._move(queue, dead, rows, with_tries=True)
+        self._move(queue, self.found(queue.name.dead, queue.used), rows, with_tries=True)
 
     def _move(self, source: BrokerQueue, to: BrokerQueue, rows: Rows, *, with_tries: bool) -> None:
+        last, moved = self.events[-1] if self.events else None, (source.name, to.name, with_tries)
+        if isinstance(last, Moved) and (last.name, last.to, last.tries) == moved:
+            last.message_ids.extend(rows.message_ids)
+        else:
+            self.events.append(Moved(source.name, to.name, list(rows.message_ids), with_tries))
         if source.loading:
             source.loading.difference_update(rows.message_ids)
         source.alone.difference_update(rows.message_ids)
@@ -483,7 +479,7 @@ class QueueStore:
             first = queue.first
             if first is None or first.second + self._age > now:
                 break
-            self.bury(queue, queue.take_oldest(1), AGE)
+            self.bury(queue, queue.take_oldest(1))
         self._look_age(queue)
 
     # ── people ──────────────────────────────────────────────────────────────────────────────────
@@ -516,7 +512,6 @@ class QueueStore:
         target, rows = self.needed(to, now), queue.take_oldest(most)
         if rows.message_ids:
             self.counters.requeued += len(rows.message_ids)
-            self.events.append(Requeued(name, to, list(rows.message_ids)))
             self._move(queue, target, rows, with_tries=False)
         self._deliver()
         return len(rows.message_ids)

@@ -1,4 +1,4 @@
-"""The broker's nouns: messages, consumers, events, limits, and why one is a dead letter."""
+"""The broker's nouns: messages, consumers, events, limits."""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ WAIT: Final = "wait"
 DEAD_LETTER: Final = "dead-letter"
 WHEN_FULL: Final = (WAIT, DEAD_LETTER)
 """What happens when a queue is full: its senders wait, or its oldest messages are dead letters."""
-
-TRIES: Final = "tries"
-AGE: Final = "age"
-FULL: Final = "full"
-REASONS: Final = (TRIES, AGE, FULL)
 
 SECOND_MAX: Final = 2**32 - 1
 
@@ -178,24 +173,16 @@ class Wanted:
 
 
 @dataclass(slots=True, frozen=True)
-class DeadLettered:
-    """These messages of the queue ``name`` are in the queue ``name.dead`` from now on.
+class Moved:
+    """These messages of the queue ``name`` are in the queue ``to`` from now on.
 
-    ``reason`` is one of :data:`REASONS`.
+    They keep their ``tries`` as dead letters, and have none where somebody has moved them.
     """
-
-    name: QueueName
-    message_ids: list[int]
-    reason: str
-
-
-@dataclass(slots=True, frozen=True)
-class Requeued:
-    """These messages of the queue ``name`` are in the queue ``to`` from now on, without tries."""
 
     name: QueueName
     to: QueueName
     message_ids: list[int]
+    tries: bool
 
 
 @dataclass(slots=True, frozen=True)
@@ -205,7 +192,7 @@ class QueueFull:
     name: QueueName
 
 
-Event = Declared | Forgotten | Settled | Tried | Wanted | DeadLettered | Requeued | QueueFull
+Event = Declared | Forgotten | Settled | Tried | Wanted | Moved | QueueFull
 
 
 # ── figures, for people ─────────────────────────────────────────────────────────────────────────

@@ -19,13 +19,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.broker import (
-    DeadLettered,
     Declared,
     Event,
     Forgotten,
+    Moved,
     QueuedMessage,
     QueueName,
-    Requeued,
     Settled,
     Tried,
     Wanted,
@@ -324,11 +323,8 @@ class KeptBroker(ServedBroker):
     def _tried(self, event: Tried) -> None:
         self._state.tried(event.tries)
 
-    def _dead_lettered(self, event: DeadLettered) -> None:
-        self._state.move(event.message_ids, event.name.dead, tries=True)
-
-    def _requeued(self, event: Requeued) -> None:
-        self._state.move(event.message_ids, event.to, tries=False)
+    def _moved(self, event: Moved) -> None:
+        self._state.move(event.message_ids, event.to, tries=event.tries)
 
     def _wanted(self, event: Wanted) -> None:
         name = event.name
@@ -358,8 +354,7 @@ class KeptBroker(ServedBroker):
         Forgotten: _forgotten,
         Settled: _settled,
         Tried: _tried,
-        DeadLettered: _dead_lettered,
-        Requeued: _requeued,
+        Moved: _moved,
         Wanted: _wanted,
     }
 
