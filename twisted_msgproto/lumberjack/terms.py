@@ -109,7 +109,7 @@ READER: Final[Table[Reading]] = {
     Reading.FAILED: {ConnectionLost: Reading.CLOSED},
     Reading.CLOSED: {},
 }
-"""An :class:`~.wire.Ack` is in no row: it is the wrong role's frame (``LJ-05``)."""
+"""An ``A`` is in no row: the decoder refuses it (``LJ-05``)."""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,6 @@ from ..wire import (
     ACK_BYTES,
     VERSION_1,
     VERSION_2,
-    Ack,
     Compressed,
     Data,
     Decoder,
@@ -50,7 +49,7 @@ from ..wire import (
 _OPEN: Final = (Reading.EMPTY, Reading.FILLING)
 _SILENT: Final = (Reading.FAILED, Reading.CLOSED)
 
-_OtherFrame = Window | Ack | Compressed | Fault
+_OtherFrame = Window | Compressed | Fault
 
 
 @dataclass(slots=True)
@@ -226,13 +225,8 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     def _follow(self, frame: _OtherFrame) -> bool:
         """Do what a frame without data asks for; False for a fault."""
-        machine = self._machine
-        event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
-        if not machine.try_step(event):  # it is an ack, and only readers send these (LJ-05)
-            assert type(frame) is Ack
-            text = f"a frame 'A' from a writer ({machine.refusal(event)})"
-            frame = Fault("wrong-role", text, encode_ack(frame.sequence, frame.version))
-            machine.step(Fault)
+        empty = type(frame) is Window and not frame.size
+        self._machine.step(EmptyWindow if empty else type(frame))
         if type(frame) is Window:
             if frame.size:
                 self._announce(frame.size, frame.compressed)

@@ -29,7 +29,6 @@ from .frames import (
     TYPE_JSON,
     TYPE_WINDOW,
     VERSIONS,
-    Ack,
     Compressed,
     Data,
     Frame,
@@ -363,13 +362,9 @@ class Decoder:
         return True
 
     def _scan_ack(self, level: Level) -> bool:
-        version, _, sequence = SHORT.unpack_from(level.nbytes, level.position)
-        if len(self._levels) > 1:
-            return self._fault("wrong-role", "a frame 'A' from a writer, in a compressed frame")
-        level.position += SHORT.size
-        self._budget -= SHORT.size
-        self._frames.append(Ack(version, sequence))
-        return True
+        """Refuse a frame that only readers send (``LJ-05``)."""
+        frame = level.nbytes[level.position : level.position + SHORT.size]
+        return self._fault("wrong-role", "a frame 'A' from a writer", frame)
 
     def _scan_json(self, level: Level) -> bool:
         """Return a run of J frames, with the W frames among them.

@@ -205,7 +205,7 @@ class Compressed:
     version: int
 
 
-Frame = Window | Ack | Json | Data | Compressed
+Frame = Window | Json | Data | Compressed
 
 
 # ── encoding ────────────────────────────────────────────────────────────────────────────────────
