@@ -563,11 +563,7 @@ class MicroMsg2Link(SessionLink):
 
 
 class MicroMsg2Session(Session, link=MicroMsg2Link):
-    """One connection, whichever side, as an application sees it.
-
-    Attributes:
-        factory: sink, limits and clock come from it.
-    """
+    """One connection, whichever side, as an application sees it."""
 
     factory: MicroMsg2Factory
     link: MicroMsg2Link

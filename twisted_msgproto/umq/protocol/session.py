@@ -484,11 +484,7 @@ class PeerAttributes(Mapping[str, str]):
 class UmqSession(Session, link=UmqLink):
     """One UMQ connection: it has verbs that return Deferreds, and hooks for subclasses.
 
-    Attributes:
-        session: the session's public name.
-        peer: the peer's transport address as text.
-        address: its host alone; "" where there is none.
-        clientId: the identity that was accepted at ``H``, or None (``UM-06``).
+    Its ``clientId`` is the identity that was accepted at ``H`` (``UM-06``).
     """
 
     link: UmqLink
