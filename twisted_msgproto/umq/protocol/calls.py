@@ -195,6 +195,7 @@ class AttachmentStream:
         self._asked -= 1
 
     def arrived(self, attachment: Attachment) -> None:
+        """Note that the peer has sent one more."""
         self._came += 1
         if not self._waiting:
             if self._dropped:
