@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import cache
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
@@ -17,7 +17,7 @@ from tests.doubles import due
 from twisted_msgproto.core.errors import (
     Refused,
 )
-from twisted_msgproto.testing import MemoryTransport as End
+from twisted_msgproto.testing import Pair as Line
 from twisted_msgproto.testing.pairs import FULL_BYTES
 from twisted_msgproto.umq import (
     MethodRegistry,
@@ -44,7 +44,7 @@ def masked(message):
 
 
 class Pair:
-    """Both ends.  ``pump()`` moves bytes until nothing moves; ``reading`` may be held back."""
+    """Both ends, by name, and their sessions."""
 
     def __init__(
         self,
@@ -59,46 +59,26 @@ class Pair:
         self.clock = clock or Clock()
         self.server_factory = server or UmqServerFactory(clock=self.clock)
         self.client_factory = client or UmqClientFactory(url, clock=self.clock)
-        self.deaf = set()  # ends which do not read, whatever their protocol wants
-        self.ends = {"server": End(5048, full), "client": End(40000, full)}
-        a, b = self.ends.values()
-        a.other, b.other = b, a
-        a.protocol = self.server_factory.buildProtocol(b.address)
-        b.protocol = self.client_factory.buildProtocol(a.address)
-        self.server, self.client = a.protocol.session, b.protocol.session
-        for end in (a, b):
-            end.protocol.makeConnection(end)
+        build = self.server_factory.buildProtocol, self.client_factory.buildProtocol
+        self.line = Line(*build, full=full)
+        self.ends = {"server": self.line.server, "client": self.line.client}
+        self.server, self.client = (end.protocol.session for end in self.line.ends)
+        self.pump = self.line.pump
+        self.cut = self.line.cut
         if connect:
             self.pump()
 
-    def pump(self, size=None):
-        """Move bytes (at most ``size`` a read) until everything that can has arrived."""
-        moved = True
-        while moved:
-            moved = self.step("server", size) | self.step("client", size)
-            for end in self.ends.values():
-                if end.closing and not end.buffer and not end.gone:
-                    moved = True
-                    end.lost(ConnectionAborted() if end.aborted else ConnectionDone())
-                    if not end.other.gone:
-                        end.other.lost(ConnectionDone())
-
-    def step(self, name, size=None):
-        """One read of what ``name`` has to read; whether there was any."""
-        end = self.ends[name]
-        source = end.other
-        if not source.buffer or end.gone or not end.reading or name in self.deaf or end.closing:
-            return False
-        data = bytes(source.buffer[: size or len(source.buffer)])
-        del source.buffer[: len(data)]
-        end.protocol.dataReceived(data)
-        source.drained()
-        return True
-
     def mute(self):
         """Upgrade, and have the client not read that: it says nothing by itself."""
-        self.deaf.add("client")
+        self.deafen()
         self.pump()
+
+    def deafen(self, name="client"):
+        self.ends[name].deaf = True
+
+    def listen(self):
+        for end in self.line.ends:
+            end.deaf = False
 
     def raw(self, *messages):
         """Have the client say what our own machine would not."""
@@ -112,17 +92,12 @@ class Pair:
 
     def close(self):
         """End it; nothing of it may be left over."""
-        self.deaf.clear()
-        for end in self.ends.values():
+        self.listen()
+        for end in self.line.ends:
             end.abortConnection()
-        for end in self.ends.values():
+        for end in self.line.ends:
             end.lost(ConnectionDone())
         assert self.clock.getDelayedCalls() == [], self.clock.getDelayedCalls()
-
-    def cut(self):
-        """The network goes away at both ends."""
-        for end in self.ends.values():
-            end.lost(ConnectionAborted())
 
 
 class Echo(UmqServer):

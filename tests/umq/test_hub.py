@@ -357,14 +357,14 @@ class ServeAfter(TestCase):
     def test_calls_that_waited_for_a_slow_reader_wait_as_well(self):
         """UM-21: they came before it was said that they have to wait for something."""
         self.join(full=1000)
-        self.both.deaf.add("client")
+        self.both.deafen()
         for value in ("a" * 4000, "b" * 4000):
             self.both.server.setAttribute("of ours", value)
         self.calls()
         self.assertEqual(self.served, [])
         done = Deferred()
         self.both.server.serveAfter(done)
-        self.both.deaf.clear()
+        self.both.listen()
         self.both.pump()
         self.assertEqual(self.served, [])
         done.callback(None)
@@ -518,15 +518,15 @@ class Serving(TestCase):
     def test_calls_that_waited_for_a_slow_reader_are_served_in_several_turns__NB_07(self):
         """NB-07, UM-21: and before what came behind them."""
         both = self.pair(TURN_SECONDS * 0.6, full=1000, limits={"unread-bytes": 2000})
-        both.deaf.add("client")
+        both.deafen()
         for value in ("a" * 4000, "b" * 4000):
             both.server.setAttribute("of ours", value)
         answers = self.calls(both, 10)
         both.pump()
         self.assertEqual(self.served, [])
-        both.deaf.clear()
+        both.listen()
         while not self.served:
-            self.assertTrue(both.step("client", 500))
+            self.assertTrue(both.ends["client"].read(500))
         self.assertEqual(self.served, [0, 1])
         self.finish(both)
         self.assertEqual(self.served, list(range(10)))

@@ -113,7 +113,7 @@ class HandShake(Pairs):
         both = self.pair(connect=False)
         both.mute()
         both.raw("h1:alice:secret")
-        both.deaf.clear()
+        both.listen()
         both.pump()
         self.failureResultOf(self.established(both), SessionRefused)
         told = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]

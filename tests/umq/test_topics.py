@@ -94,12 +94,12 @@ class Topics(Pairs):
         topic, producer = both.server.topic, Producer()
         topic.registerProducer(producer, True)
         self.assertRaises(RuntimeError, topic.registerProducer, producer, True)
-        both.deaf.add("client")
+        both.deafen()
         for number in range(100):
             self.assertTrue(topic.publish(f"update {number}"))
         self.assertTrue(topic.paused)
         self.assertEqual(producer.seen, ("pause",))
-        both.deaf.clear()
+        both.listen()
         both.pump()
         self.assertEqual([u.payload for u in updates], [f"update {n}" for n in range(100)])
         self.assertEqual(producer.seen, ("pause", "resume"))
@@ -112,14 +112,14 @@ class Topics(Pairs):
         for text in ("", "x" * 100):
             limits = {"topic-queue-bytes": 1000}
             both, subscription, updates = self.subscribed(full=100, limits=limits)
-            both.deaf.add("client")
+            both.deafen()
             published = 0
             while both.server.topic.publish(text):
                 published += 1
                 self.assertLess(published, 500)
             self.assertEqual(both.server.reason, ["slow"])
             self.assertEqual(both.server_factory.counters["topics_dropped"], 1)
-            both.deaf.clear()
+            both.listen()
             both.pump()
             self.assertTrue(subscription.ended)
             self.assertLess(len(updates), published)
@@ -135,7 +135,7 @@ class Topics(Pairs):
             (lambda both, subscription: both.cut(), "lost"),
         ):
             both, subscription, _ = self.subscribed(full=100)
-            both.deaf.add("client")
+            both.deafen()
             for _ in range(20):
                 both.server.topic.publish("x" * 20)
             self.assertTrue(both.server.topic.paused)
@@ -148,13 +148,13 @@ class Topics(Pairs):
     def test_an_update_above_the_limits_raises_at_once_also_when_it_would_wait(self):
         """UM-20: nothing is left in the queue which could not be sent."""
         both, _, updates = self.subscribed(full=100)
-        both.deaf.add("client")
+        both.deafen()
         for number in range(20):
             both.server.topic.publish(str(number) * 10)
         self.assertTrue(both.server.topic.paused)
         self.assertRaises(LimitExceeded, both.server.topic.publish, "x", [b""] * 33)
         self.assertRaises(UnicodeEncodeError, both.server.topic.publish, "\ud800")
-        both.deaf.clear()
+        both.listen()
         both.pump()
         self.assertEqual(len(updates), 20)
 
@@ -262,7 +262,7 @@ class Unread(Pairs):
     def test_a_peer_which_calls_and_does_not_read_is_not_served_and_then_dropped(self):
         """UM-20, UM-21: what its answers may weigh is bounded."""
         both = self.pair(full=1000, limits={"unread-bytes": 10_000, "calls": 100_000})
-        both.deaf.add("client")
+        both.deafen()
         for _ in range(200):
             both.client.call("x" * 500).addErrback(lambda failure: None)
             both.pump()
@@ -274,7 +274,7 @@ class Unread(Pairs):
     def test_refusals_count_as_well(self):
         """A flood of what is refused makes output too: reading stops."""
         both = self.pair(full=1000, limits={"unread-bytes": 1000, "calls": 1})
-        both.deaf.add("client")
+        both.deafen()
         both.client.call("later").addErrback(lambda failure: None)
         for _ in range(500):
             both.raw("T9:x", "C7:x")
