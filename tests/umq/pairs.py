@@ -5,7 +5,6 @@ Both machines in any state, what they are sent, and how they refuse it.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cache
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -29,6 +28,7 @@ from twisted_msgproto.umq import (
     UmqServerFactory,
     refusal,
 )
+from twisted_msgproto.umq import machine as told  # noqa: F401
 from twisted_msgproto.umq.machine import Client, Server
 
 
@@ -242,35 +242,6 @@ DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 def base36(number):
     """An id as it is written (UM-02)."""
     return (base36(number // 36) if number >= 36 else "") + DIGITS[number % 36]
-
-
-class Expected:
-    """Is equal to an event of this name which says this, and otherwise nothing."""
-
-    def __init__(self, name, values):
-        self.name, self.values = name, values
-
-    def __eq__(self, event):
-        if type(event).__name__ != self.name:
-            return False
-        found = [getattr(event, field.name) for field in fields(event)]
-        said, rest = found[: len(self.values)], found[len(self.values) :]
-        return said == list(self.values) and not any(rest)
-
-    __hash__ = None
-
-    def __repr__(self):
-        return f"{self.name}{self.values}"
-
-
-class Told:
-    """Makes what events of machines are compared with: ``told.CallReceived("1", "x")``."""
-
-    def __getattr__(self, name):
-        return lambda *values: Expected(name, values)
-
-
-told = Told()
 
 
 def names(events):

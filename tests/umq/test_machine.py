@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.doubles import due, unanswered
 from tests.umq.pairs import EXAMPLES, STATES, at, client, feed, limits, names, refused, server, told
 from twisted_msgproto.core.machine import IllegalTransition
+from twisted_msgproto.umq import AttachmentFailure
 from twisted_msgproto.umq.machine import Client, Server
 from twisted_msgproto.umq.machine.attachments import Slot
 
@@ -145,7 +146,7 @@ def test_hello_with_attachments_is_welcomed_when_they_are_there():
     with pytest.raises(IllegalTransition):
         machine.welcome()
     assert feed(machine, "-:lost") == [
-        told.HelloReceived(1, "x", [b"a", told.AttachmentFailure("lost")])
+        told.HelloReceived(1, "x", [b"a", AttachmentFailure("lost")])
     ]
     machine.welcome()
 

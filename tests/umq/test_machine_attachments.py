@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.doubles import due
 from tests.umq.pairs import announced, client, feed, limits, names, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
+from twisted_msgproto.umq import AttachmentFailure
 from twisted_msgproto.umq.machine import Client
 from twisted_msgproto.umq.machine.attachments import Slot
 
@@ -23,7 +24,7 @@ def test_attachments_fill_the_oldest_announcement_first():
         told.CallReceived("4", "w"),
         told.AttributeSet("k", "v"),
         told.CallReceived("1", "x", [b"1", b"2"]),
-        told.CallReceived("2", "y", [told.AttachmentFailure("lost"), b"3"]),
+        told.CallReceived("2", "y", [AttachmentFailure("lost"), b"3"]),
     ]
 
 
@@ -181,7 +182,7 @@ def test_attachments_one_by_one_on_request():
     assert machine.input_weight > 0  # the text stays (NB-02)
     assert feed(machine, b"2") == [told.AttachmentArrived(message, 1, b"2")]
     assert feed(machine, "-:lost") == [
-        told.AttachmentArrived(message, 2, told.AttachmentFailure("lost"))
+        told.AttachmentArrived(message, 2, AttachmentFailure("lost"))
     ]
     assert machine.snapshot()["held_bytes"] == 0
     refused(machine, b"4", reason="stray")
@@ -295,7 +296,7 @@ def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():
     feed(machine, *["-:" + wide] * 30)
     assert held + 30 * 4000 <= machine.input_weight <= held + 30 * 5000
     [call] = feed(machine, b"at last")
-    assert call.attachments[0] == told.AttachmentFailure(wide[:1000])
+    assert call.attachments[0] == AttachmentFailure(wide[:1000])
     assert call.attachments[1].text == wide[: len(call.attachments[1].text)]
     assert 1000 <= len(call.attachments[1].text) <= 1200
 

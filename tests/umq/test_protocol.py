@@ -2,13 +2,14 @@
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
 
-from tests.umq.pairs import Pairs, streaming, told
+from tests.umq.pairs import Pairs, streaming
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
 )
 from twisted_msgproto.testing import HeldSink
 from twisted_msgproto.umq import (
+    AttachmentFailure,
     AttachmentLost,
     CallFailed,
     Reply,
@@ -83,7 +84,7 @@ class Calls(Pairs):
         reply = self.result("attach")
         self.assertEqual(
             reply.attachments,
-            [b"1", b"2", told.AttachmentFailure("the attachment is not available")],
+            [b"1", b"2", AttachmentFailure("the attachment is not available")],
         )
 
     def test_attachments_of_calls_may_come_later(self):
