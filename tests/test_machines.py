@@ -230,7 +230,7 @@ CASES = {
             umq(lambda m: m.call("x", [Slot()], deadline=m.clock + 5)),
             umq(lambda m: m.unsubscribe(m.subscribe())),
         ],
-        opened(["W1:"]),
+        opened(["W1:"], umq(lambda m: m.accept(m.clock))),
     ),
     "mtl-server": Case(
         mtl_server,

@@ -118,7 +118,10 @@ class Conversation:
 
     def arrive(self, *messages: Message) -> None:
         """The client reads ``messages``, whoever wrote them."""
-        events = [as_json(event) for event in self.client.receive(messages, self.now)]
+        told_now = self.client.receive(messages, self.now)
+        if any(isinstance(event, told.WelcomeReceived) for event in told_now):
+            told_now += self.client.accept(self.now)
+        events = [as_json(event) for event in told_now]
         step = {"receives": [wire_exactly(message) for message in messages]}
         self._sent(step | {"events": [event for event in events if event is not None]})
 

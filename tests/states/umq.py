@@ -68,6 +68,8 @@ class Umq(Pairing):
             match event:
                 case told.HelloReceived():
                     self.machines[side].welcome()
+                case told.WelcomeReceived():
+                    reports += self.read(side, self.machines[side].accept(now), now)
                 case told.CallReceived():
                     must(event.attachments == self._attached(event.payload.encode()), event)
                     calls.append(event)

@@ -267,15 +267,21 @@ def client(**changes):
     """A client whose session is open, with nothing left to send."""
     machine = Client(limits(**changes), 0.0)
     machine.hello()
-    machine.receive(["W1:"], 0.0)
+    feed(machine, "W1:")
     machine.outputs()
     return machine
 
 
 def feed(machine, *messages, now=0.0, grouped=False):
-    """All events of ``messages`` but the announcements of attachments; ``grouped``: of reads."""
-    reads = messages if grouped else [[message] for message in messages]
-    found = [event for read in reads for event in machine.receive(read, now)]
+    """All events of ``messages`` but the announcements of attachments; ``grouped``: of reads.
+
+    A server is accepted as soon as it has said ``W``.
+    """
+    found = []
+    for read in messages if grouped else [[message] for message in messages]:
+        found += (events := machine.receive(read, now))
+        if "WelcomeReceived" in names(events):
+            found += machine.accept(now)
     return [event for event in found if names([event]) != ["AttachmentsAnnounced"]]
 
 

@@ -335,9 +335,9 @@ def test_what_waits_until_a_server_is_accepted_has_a_bound__NB_02(welcome, texts
     """NB-02, UM-07, UM-19: texts and attachments of each event, and what each takes itself; also
     while the attachments of W are awaited.
     """
-    machine = Client(limits(attachments_bytes=50_000), 0.0, decides=welcome == "W1:")
+    machine = Client(limits(attachments_bytes=50_000), 0.0)
     machine.hello()
-    feed(machine, welcome)
+    machine.receive([welcome], 0.0)
     count = 0
     while not machine.closed:
         feed(machine, *texts, *[b""] * (len(texts) == 9))

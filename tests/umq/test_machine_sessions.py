@@ -196,7 +196,7 @@ def test_where_attachments_stand_between_texts_does_not_matter(data):
 
 def test_a_client_which_decides_is_told_nothing_before_it_accepts():
     """UM-07: what the server says after W counts only then."""
-    machine = Client(limits(), 0.0, decides=True)
+    machine = Client(limits(), 0.0)
     machine.hello()
     (welcome,) = machine.receive(["W1:", "S:a=b", "C1:x"], 1.0)
     assert names([welcome]) == ["WelcomeReceived"]

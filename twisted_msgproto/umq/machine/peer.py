@@ -135,14 +135,10 @@ class Peer(Callee):
         elif isinstance(message, HelloReceived):
             self._machine.step(HelloCompleted)
         else:
-            self._welcomed(message, events)
+            self.deadlines.clear("hello")
+            events.append(message)
             return
         self._give(message, events)
-
-    def _welcomed(self, message: Event, events: list[Event]) -> None:
-        self.deadlines.clear("hello")
-        events.append(message)
-        events += self._lift_barrier()
 
     # ── our calls ─────────────────────────────────────────────────────────────────────────────────
 

@@ -39,7 +39,9 @@ UNDECIDED: Final = "undecided"
 
 
 class Client(Peer):
-    """The side that connects: it says ``hello``, then WelcomeReceived (``UM-06``, ``UM-07``)."""
+    """The side that connects: ``hello``, then ``accept`` after WelcomeReceived (``UM-06``,
+    ``UM-07``).
+    """
 
     table = CLIENT
     open_state: ClientState = ClientState.OPEN
@@ -50,17 +52,14 @@ class Client(Peer):
         limits: Limits | None = None,
         now: float = 0.0,
         *,
-        decides: bool = False,
         every: SessionMemory | None = None,
     ) -> None:
         """``limits`` holds at least :data:`LIMITS`; the time for W runs from ``now``.
 
-        ``decides``: after WelcomeReceived nothing else is told before ``accept()``.  ``every``
-        bounds what the sessions of the process keep for their peers.
+        ``every`` bounds what the sessions of the process keep for their peers.
         """
         super().__init__(ClientState.START, limits, now, every)
         self._version = VERSION
-        self._decides = decides
 
     @property
     def finished(self) -> bool:
@@ -86,15 +85,8 @@ class Client(Peer):
         self._barrier = []
         self._deliver(WelcomeReceived(version, frame.payload), frame.attachments, None, events)
 
-    def _welcomed(self, message: Event, events: list[Event]) -> None:
-        if self._decides:
-            self.deadlines.clear("hello")
-            events.append(message)
-        else:
-            super()._welcomed(message, events)
-
     def accept(self, now: float) -> list[Event]:
-        """We accept the server: what it has said since ``W`` counts from here on (``UM-07``)."""
+        """We accept the server: what it has said since ``W`` is told from here on (``UM-07``)."""
         self.clock = max(now, self.clock)
         return self._lift_barrier()
 

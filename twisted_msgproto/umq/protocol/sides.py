@@ -263,9 +263,8 @@ class UmqClientLink(ClientLink, UmqLink):
     readsWhileUnread = True  # it writes calls, and reads their answers
 
     def makeMachine(self) -> Client:
-        """Return a machine that tells nothing before we accept the server."""
         limits, every = self.factory.limits, self.factory.budget.session_memory
-        machine = Client(limits, self._now(), decides=True, every=every)
+        machine = Client(limits, self._now(), every=every)
         machine.taken_at = self.takenAt
         return machine
 
