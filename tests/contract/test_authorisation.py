@@ -100,9 +100,7 @@ class WhoMayWhat:
         world = self.ruled()
         peer = self.joined(world)
         for _ in range(3):
-            sent = peer.send(b"x")
-            world.pump()
-            self.successResultOf(sent)
+            self.soon(world, peer.send(b"x"))
         action, name = BY_SEND[self.case.name]
         asked = [access for access in world.factory.authoriser.asked if access.name == name]
         assert [access.action for access in asked] == [action]
@@ -118,20 +116,14 @@ class WhoMayWhat:
         """A reload may bring the first rule, and take the last one away."""
         world = self.world(SafeSink())
         peer = self.joined(world)
-        sent = peer.send(b"x")
-        world.pump()
-        self.successResultOf(sent)
+        self.soon(world, peer.send(b"x"))
         world.factory.authoriser = Judge(BY_SEND[self.case.name])
-        refused = peer.send(b"y")
-        world.pump()
-        self.failureResultOf(refused)
+        self.soonFails(world, peer.send(b"y"))
         assert world.factory.counters["not_allowed"] == 1
         assert len(world.factory.sink.messages) == 1
         world.factory.authoriser = None
         if self.case.name in GOES_ON:
-            sent = peer.send(b"z")
-            world.pump()
-            self.successResultOf(sent)
+            self.soon(world, peer.send(b"z"))
 
     def test_what_is_refused_is_answered_and_counted_and_said_once_and_not_stored(
         self: Any,
@@ -181,9 +173,7 @@ class WhoMayWhat:
             beside.pump()
             self.successResultOf(sent)
         assert len(world.factory.sink.messages) == 3
-        allowed = self.allowed(peer)
-        world.pump()
-        self.successResultOf(allowed)
+        self.soon(world, self.allowed(peer))
         assert peer.stands
         assert len(world.factory.sink.messages) == 4
         assert neighbour.stands
@@ -210,9 +200,7 @@ class WhoMayWhat:
                 assert peer.writer is None
             else:
                 for _ in range(2):
-                    sent = peer.send(b"x")
-                    world.pump()
-                    self.failureResultOf(sent)
+                    self.soonFails(world, peer.send(b"x"))
             assert world.factory.sink.messages == []
             assert len(world.tracebacks) == 1
             assert len(self.flushLoggedErrors(KeyError, TypeError)) == 1
@@ -222,17 +210,13 @@ class WhoMayWhat:
         action, name = BY_SEND[self.case.name]
         rules = Rules.of([{"allow": action, "name": name or "*"}])
         world = self.ruled(authoriser=rules)
-        sent = self.joined(world).send(b"x")
-        world.pump()
-        self.successResultOf(sent)
+        self.soon(world, self.joined(world).send(b"x"))
         rules = Rules.of([{"allow": action, "address": "203.0.113.0/24"}])
         world = self.ruled(authoriser=rules)
         peer = self.joined(world) if self.case.name != "mtl" else world.meet()
         world.pump()
         if peer.stands:
-            sent = peer.send(b"x")
-            world.pump()
-            self.failureResultOf(sent, Refused)
+            self.soonFails(world, peer.send(b"x"), Refused)
         assert world.factory.counters["not_allowed"] >= 1
 
     @only("micromsg2", "mtl")
@@ -255,7 +239,7 @@ class WhoMayWhat:
                 world.pump()
                 assert subscription.whenEnded().called == expected
         if self.case.name == "mtl":
-            reader = self.successResultOf_(world, client.reader([]))
+            reader = self.soon(world, client.reader([]))
             summoned = reader.summon("secret.dead")
             world.pump()
             assert self.failureResultOf(summoned, Refused).value.code == 400
@@ -372,9 +356,8 @@ class WhoMayWhat:
         answered = peer.send(b"asked")
         world.pump()
         assert self.successResultOf(answered).body == b"answer"
-        left = peer.client.close()  # in order: nothing is owed for what was refused
-        world.pump()
-        self.successResultOf(left)
+        # In order: nothing is owed for what was refused.
+        self.soon(world, peer.client.close())
 
     # ── UMQ ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -399,9 +382,7 @@ class WhoMayWhat:
         assert self.successResultOf(subscribed.whenEnded()) == "refused"
         assert world.factory.sink.messages == []
         for name, *arguments in (("publish", "open", "x"), ("methods",)):
-            answer = call_method(peer.client, name, *arguments)
-            world.pump()
-            self.successResultOf(answer)
+            self.soon(world, call_method(peer.client, name, *arguments))
         counters = world.factory.counters
         assert counters["not_allowed:call"] == 2
         assert (counters["not_allowed:publish"], counters["not_allowed:subscribe"]) == (1, 1)
@@ -465,7 +446,7 @@ class WhoMayWhat:
             asked = ensureDeferred(ask(["open", "secret"]))
             world.pump()
             assert self.failureResultOf(asked, Refused).value.code == 403
-        reader = self.successResultOf_(world, client.reader([]))
+        reader = self.soon(world, client.reader([]))
         for name, refused in (("secret", True), ("open", False)):
             summoned = reader.summon(name)
             world.pump()
@@ -488,11 +469,6 @@ class WhoMayWhat:
         session.user = "ada"
         assert world.factory._may(session, False, "events")
         assert not world.factory._may(session, True, "events")
-
-    def successResultOf_(self: Any, world: Any, asked: Any) -> Any:
-        done = ensureDeferred(asked) if not isinstance(asked, Deferred) else asked
-        world.pump()
-        return self.successResultOf(done)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

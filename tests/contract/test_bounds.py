@@ -95,9 +95,7 @@ class Crowds:
         silent = [world.join(host="198.51.100.1") for _ in range(20)]
         world.wait(62)  # nobody was silent when the last of them came; that is looked at again
         good = world.join(host="192.0.2.7")
-        sent = good.send(b"y")
-        world.pump()
-        self.successResultOf(sent)
+        self.soon(world, good.send(b"y"))
         self.assertEqual(sum(peer.gone for peer in silent), 1)
         self.assertEqual(world.factory.counters["displaced"], 1)
         told = [text for text in world.lines(LogLevel.warn) if "for a newcomer" in text]
@@ -136,9 +134,7 @@ class Bounds:
             peer.line.server.deaf = True
         world.wait(28)
         moving = world.join()
-        sent = moving.send(b"x" * LARGE_BYTES)
-        world.wait(3)
-        self.successResultOf(sent)
+        self.soon(world, moving.send(b"x" * LARGE_BYTES), 3)
         self.assertGreaterEqual(world.factory.counters["fault:process-held-bytes"], 1)
         told = [text for text in world.lines(LogLevel.warn) if "process-held-bytes" in text]
         self.assertEqual(len(told), world.factory.counters["fault:process-held-bytes"])
@@ -149,9 +145,7 @@ class Bounds:
         world = self.world(SafeSink(), process_held_bytes=1_200_000)
         still = self.stand_still(world, 10)
         for nbytes in (60, 6_000, 25_000):
-            sent = world.join().send(b"x" * nbytes)
-            world.pump()
-            self.successResultOf(sent)
+            self.soon(world, world.join().send(b"x" * nbytes))
         self.assertEqual(sum(peer.gone for peer in still), 0)
 
     @only(*CONNECTED)
@@ -225,13 +219,9 @@ class Bounds:
         world = self.world(SafeSink())
         peer = world.join()
         before = peer.bytes_written
-        refused = self.case.refused(peer)
-        world.wait(1)
-        self.failureResultOf(refused, LimitExceeded, ValueError)
+        self.soonFails(world, self.case.refused(peer), LimitExceeded, ValueError, seconds=1)
         self.assertEqual(peer.bytes_written, before)
-        sent = peer.send(b"good")
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, peer.send(b"good"), 1)
 
 
 over_all(globals(), Slow, Crowds, Bounds)

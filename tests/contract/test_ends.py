@@ -93,9 +93,7 @@ class Ending:
         for of_server in (True, False):
             world = self.world(SafeSink())
             peer = world.join()
-            ended = world.factory.drain() if of_server else self.case.end(peer.client)
-            world.wait(1)
-            self.successResultOf(ended)
+            self.soon(world, world.factory.drain() if of_server else self.case.end(peer.client), 1)
             self.assertTrue(peer.line.server.gone)
             self.assertFalse(peer.line.server.aborted or peer.line.client.aborted)
 
@@ -119,9 +117,7 @@ class Ending:
         told = [text for text in world.lines(LogLevel.warn) if "TLS" in text]
         self.assertEqual(len(told), 1, world.lines())
         self.assertIn("http request", told[0])
-        sent = good.send()
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, good.send(), 1)
 
     def test_the_counters_can_be_seen_while_the_connection_lives(self: Any) -> None:
         """FC-03: one message in and acknowledged shows in more than its bytes."""

@@ -49,9 +49,7 @@ class BatchHook:
 
         world = self.world(SafeSink(), hooks={"batchReceived": drains})
         one, other = world.join(), world.join()
-        sent = one.send(b"one")
-        world.wait(10)
-        self.successResultOf(sent)
+        self.soon(world, one.send(b"one"), 10)
         self.successResultOf(drained[0])
         if other.line is not None:
             self.assertTrue(one.gone and other.gone)
@@ -65,9 +63,7 @@ class BatchHook:
             raise Boom("after that")
 
         world = self.world(SafeSink(), hooks={"batchReceived": drains})
-        sent = world.join().send(b"one")
-        world.wait(10)
-        self.failureResultOf(sent)
+        self.soonFails(world, world.join().send(b"one"), seconds=10)
         self.successResultOf(drained[0])
         self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
 
@@ -185,9 +181,7 @@ class SessionHooks:
             peer = world.meet(hooks={} if of_server else hooks)
             world.pump()
             self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
-            sent = peer.send(b"x")
-            world.wait(2)
-            self.successResultOf(sent)
+            self.soon(world, peer.send(b"x"), 2)
 
     def test_a_session_hook_may_be_a_coroutine_function(self: Any) -> None:
         waiting: list[Deferred[None]] = []
@@ -200,9 +194,7 @@ class SessionHooks:
         world = self.world(SafeSink(), hooks={"sessionEstablished": sessionEstablished})
         peers = [world.join(), world.join()]
         for peer in peers:
-            sent = peer.send(b"x")
-            world.wait(2)
-            self.successResultOf(sent)
+            self.soon(world, peer.send(b"x"), 2)
         self.assertEqual(came, [])
         waiting[0].callback(None)
         self.assertEqual(came, [None])

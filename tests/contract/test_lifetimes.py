@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import textwrap
 from collections.abc import AsyncIterator, Callable
 from inspect import signature
@@ -14,6 +15,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from tests.tools.processes import Launcher
@@ -64,14 +66,7 @@ class Face(NamedTuple):
 
 TCP = "tcp:0:interface=127.0.0.1"
 FACES = [
-    Face(
-        "lumberjack",
-        lumberjack,
-        TCP,
-        {},
-        {},
-        lambda c, body: c.send(b'{"x":"%s"}' % body),
-    ),
+    Face("lumberjack", lumberjack, TCP, {}, {}, lambda c, body: c.send(b'{"x":"%s"}' % body)),
     Face("micromsg2", micromsg2, TCP, {}, {}, lambda c, body: c.send("q", body)),
     Face("sabc", sabc, TCP, {}, {}, lambda c, body: c.request(body)),
     Face("umq", umq, TCP, {"server": Accepting}, {}, lambda c, body: c.call(body.decode())),
@@ -80,15 +75,16 @@ FACES = [
 BY_NAME = {face.name: face for face in FACES}
 
 
-def closed_address(face: Face) -> str:
-    """Where nobody listens."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port = bound.getsockname()[1]
+def address_of(face: Face, port: int) -> str:
     return {"umq": f"ws://127.0.0.1:{port}/", "mtl": f"tcp://127.0.0.1:{port}"}.get(
         face.name, f"tcp:127.0.0.1:{port}"
     )
+
+
+def closed_address(face: Face) -> str:
+    """Where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return address_of(face, bound.getsockname()[1])
 
 
 def rows(directory: Path) -> int:
@@ -106,15 +102,21 @@ def reached(face: Face, address: str) -> tuple[Any, Any]:
     return TCP4ClientEndpoint(reactor, "127.0.0.1", port), factory
 
 
-async def after(seconds: float) -> None:
-    from twisted.internet.task import deferLater
+def with_each(check: Callable[[Any, Face], Any]) -> Any:
+    """A test that does the same with every protocol."""
 
-    await deferLater(reactor, seconds)
+    async def test(self: Any) -> None:
+        for face in FACES:
+            try:
+                await check(self, face)
+            except BaseException as error:
+                error.add_note(face.name)
+                raise
+
+    return test
 
 
 class Lifetimes(TestCase):
-    """Each test does the same with every protocol."""
-
     timeout = 120
 
     def queue(self) -> Path:
@@ -122,38 +124,26 @@ class Lifetimes(TestCase):
         directory.parent.mkdir(parents=True, exist_ok=True)
         return directory
 
-    async def for_each(self, check: Callable[[Face], Any]) -> None:
-        for face in FACES:
-            try:
-                await check(face)
-            except BaseException as error:
-                error.add_note(face.name)
-                raise
-
-    async def test_a_block_serves_and_connects_and_leaves_nothing_behind(self) -> None:
-        async def check(face: Face) -> None:
-            directory = self.queue()
-            async with face.serve(queue=directory) as server:
-                assert isinstance(server.factory, face.named("ServerFactory"))
-                for address in server.addresses:
-                    async with face.connect(address) as client:
-                        assert isinstance(client, face.named("Client"))
-                        await face.send(client, b"one")
-                        assert client.established
-                    assert not client.established
-                with pytest.raises(QueueLocked):
-                    await face.serve(queue=directory)
-            await server.whenClosed()
-            assert rows(directory) == len(server.addresses)
-            DurableSink(directory).close()
-            [address, *_] = server.addresses
-            where = re.escape(address) if face.name != "mtl" else None
-            with pytest.raises(ConnectionClosed if where else TimedOut, match=where):
-                await face.connect(
-                    address, **({} if where else {"limits": {"request-timeout": 0.2}})
-                )
-
-        await self.for_each(check)
+    @with_each
+    async def test_a_block_serves_and_connects_and_leaves_nothing_behind(self, face: Face) -> None:
+        directory = self.queue()
+        async with face.serve(queue=directory) as server:
+            assert isinstance(server.factory, face.named("ServerFactory"))
+            for address in server.addresses:
+                async with face.connect(address) as client:
+                    assert isinstance(client, face.named("Client"))
+                    await face.send(client, b"one")
+                    assert client.established
+                assert not client.established
+            with pytest.raises(QueueLocked):
+                await face.serve(queue=directory)
+        await server.whenClosed()
+        assert rows(directory) == len(server.addresses)
+        DurableSink(directory).close()
+        [address, *_] = server.addresses
+        where = re.escape(address) if face.name != "mtl" else None
+        with pytest.raises(ConnectionClosed if where else TimedOut, match=where):
+            await face.connect(address, **({} if where else {"limits": {"request-timeout": 0.2}}))
 
     async def test_ipv6_and_both_kinds_are_served(self) -> None:
         """[::] takes callers of both; whose the message is says which."""
@@ -172,244 +162,208 @@ class Lifetimes(TestCase):
                 peers = {str(message.peer) for message in sink.messages}
                 assert len(peers) == len(hosts), (face.name, at, peers)
 
-    async def test_awaiting_gives_what_is_closed_by_hand(self) -> None:
-        async def check(face: Face) -> None:
-            sink = SafeSink()
-            server = await face.serve(sink=sink)
-            client = await face.connect(server.addresses[0])
-            await face.send(client, b"one")
-            assert len(sink.messages) == 1
-            await client.close()
-            closed = server.whenClosed()
-            await server.close()
-            await closed
-            await server.close()
+    @with_each
+    async def test_awaiting_gives_what_is_closed_by_hand(self, face: Face) -> None:
+        sink = SafeSink()
+        server = await face.serve(sink=sink)
+        client = await face.connect(server.addresses[0])
+        await face.send(client, b"one")
+        assert len(sink.messages) == 1
+        await client.close()
+        closed = server.whenClosed()
+        await server.close()
+        await closed
+        await server.close()
 
-        await self.for_each(check)
+    @with_each
+    async def test_nothing_begins_at_the_call(self, face: Face) -> None:
+        directory = self.queue()
+        face.serve(queue=directory)
+        connecting = face.connect(closed_address(face))
+        assert not directory.exists()
+        with pytest.raises(AttributeError, match="await connect"):
+            connecting.close()
 
-    async def test_nothing_begins_at_the_call(self) -> None:
-        async def check(face: Face) -> None:
-            directory = self.queue()
-            face.serve(queue=directory)
-            connecting = face.connect(closed_address(face))
-            assert not directory.exists()
-            with pytest.raises(AttributeError, match="await connect"):
-                connecting.close()
-
-        await self.for_each(check)
-
-    async def test_it_is_begun_once(self) -> None:
-        async def check(face: Face) -> None:
-            serving = face.serve()
-            with pytest.raises(RuntimeError, match="it listens once it is entered"):
-                list(serving.addresses)
-            async with serving as server:
+    @with_each
+    async def test_it_is_begun_once(self, face: Face) -> None:
+        serving = face.serve()
+        with pytest.raises(RuntimeError, match="it listens once it is entered"):
+            list(serving.addresses)
+        async with serving as server:
+            with pytest.raises(RuntimeError, match="again"):
+                await serving
+            connecting = face.connect(server.addresses[0])
+            async with connecting:
                 with pytest.raises(RuntimeError, match="again"):
-                    await serving
-                connecting = face.connect(server.addresses[0])
-                async with connecting:
-                    with pytest.raises(RuntimeError, match="again"):
-                        await connecting
+                    await connecting
 
-        await self.for_each(check)
+    @with_each
+    async def test_a_mistake_is_told_at_the_call(self, face: Face) -> None:
+        server, client = face.named("ServerFactory")(), None
+        client = umq.UmqClientFactory("ws://h/") if face.name == "umq" else None
+        client = client or face.named("ClientFactory")()
+        good = closed_address(face)
+        for options in ({"limits": {"drain": 1}}, {"sink": SafeSink()}, {"queue": "x"}):
+            with pytest.raises(TypeError, match="beside factory"):
+                face.module.serve(face.at, factory=server, **options)
+        for options in (
+            {"limits": {"drain": 1}},
+            {"client": type("C", (face.named("Client"),), {})},
+        ):
+            with pytest.raises(TypeError, match="beside factory"):
+                face.module.connect(good, factory=client, **options)
+        usual = signature(face.module.serve).parameters.values()
+        empty: Any = {one.name: [] for one in usual if one.default == ()}
+        face.module.serve(face.at, factory=server, **empty)
+        with pytest.raises(TypeError, match="sink and queue"):
+            face.serve(sink=SafeSink(), queue=self.queue())
+        with pytest.raises(TypeError, match="a method put"):
+            face.serve(sink=object())
+        with pytest.raises(TypeError, match="the class SafeSink: pass an instance"):
+            face.serve(sink=SafeSink)
+        with pytest.raises(TypeError, match="allows"):
+            face.serve(authoriser=object())
+        with pytest.raises(TypeError, match="server is a subclass of"):
+            face.serve(server=object)
+        with pytest.raises(TypeError, match="client is a subclass of"):
+            face.connect(good, client=object)
+        with pytest.raises(TypeError):
+            face.serve(unknown=1)
+        for wrong in ("nowhere", "tcp:x"):
+            with pytest.raises(ConfigurationError):
+                face.serve(wrong)
+            with pytest.raises(ConfigurationError):
+                face.connect(wrong)
+        for call in (face.serve, lambda **options: face.connect(good, **options)):
+            with pytest.raises(ConfigurationError, match="drian"):
+                call(limits={"drian": 1})
 
-    async def test_a_mistake_is_told_at_the_call(self) -> None:
-        async def check(face: Face) -> None:
-            server, client = face.named("ServerFactory")(), None
-            client = umq.UmqClientFactory("ws://h/") if face.name == "umq" else None
-            client = client or face.named("ClientFactory")()
-            good = closed_address(face)
-            for options in ({"limits": {"drain": 1}}, {"sink": SafeSink()}, {"queue": "x"}):
-                with pytest.raises(TypeError, match="beside factory"):
-                    face.module.serve(face.at, factory=server, **options)
-            for options in (
-                {"limits": {"drain": 1}},
-                {"client": type("C", (face.named("Client"),), {})},
-            ):
-                with pytest.raises(TypeError, match="beside factory"):
-                    face.module.connect(good, factory=client, **options)
-            usual = signature(face.module.serve).parameters.values()
-            empty: Any = {one.name: [] for one in usual if one.default == ()}
-            face.module.serve(face.at, factory=server, **empty)
-            with pytest.raises(TypeError, match="sink and queue"):
-                face.serve(sink=SafeSink(), queue=self.queue())
-            with pytest.raises(TypeError, match="a method put"):
-                face.serve(sink=object())
-            with pytest.raises(TypeError, match="the class SafeSink: pass an instance"):
-                face.serve(sink=SafeSink)
-            with pytest.raises(TypeError, match="allows"):
-                face.serve(authoriser=object())
-            with pytest.raises(TypeError, match="server is a subclass of"):
-                face.serve(server=object)
-            with pytest.raises(TypeError, match="client is a subclass of"):
-                face.connect(good, client=object)
-            with pytest.raises(TypeError):
-                face.serve(unknown=1)
-            for wrong in ("nowhere", "tcp:x"):
-                with pytest.raises(ConfigurationError):
-                    face.serve(wrong)
-                with pytest.raises(ConfigurationError):
-                    face.connect(wrong)
-            for call in (face.serve, lambda **options: face.connect(good, **options)):
-                with pytest.raises(ConfigurationError, match="drian"):
-                    call(limits={"drian": 1})
+    @with_each
+    async def test_an_address_in_use_is_told_and_the_queue_is_free(self, face: Face) -> None:
+        async with face.serve() as server:
+            taken = server.addresses[0].rstrip("/").rpartition(":")[2]
+            at = f"tcp:{taken}:interface=127.0.0.1"
+            at = server.addresses[0] if face.name == "mtl" else at
+            directory = self.queue()
+            with pytest.raises(ConfigurationError, match=r"in use|listens"):
+                await face.serve(at, queue=directory)
+        async with face.serve(queue=directory):
+            pass
 
-        await self.for_each(check)
-
-    async def test_an_address_in_use_is_told_and_the_queue_is_free(self) -> None:
-        async def check(face: Face) -> None:
-            async with face.serve() as server:
-                taken = server.addresses[0].rstrip("/").rpartition(":")[2]
-                at = f"tcp:{taken}:interface=127.0.0.1"
-                at = server.addresses[0] if face.name == "mtl" else at
-                directory = self.queue()
-                with pytest.raises(ConfigurationError, match=r"in use|listens"):
-                    await face.serve(at, queue=directory)
-            async with face.serve(queue=directory):
-                pass
-
-        await self.for_each(check)
-
-    async def test_a_server_that_is_silent_is_not_waited_for(self) -> None:
+    @with_each
+    async def test_a_server_that_is_silent_is_not_waited_for(self, face: Face) -> None:
+        if face.name == "lumberjack":
+            return  # a reader says nothing before it acknowledges
         silent = reactor.listenTCP(0, Factory.forProtocol(Protocol), interface="127.0.0.1")
-        port = silent.getHost().port
-
-        async def check(face: Face) -> None:
-            if face.name == "lumberjack":
-                return  # a reader says nothing before it acknowledges
-            to = {"umq": f"ws://127.0.0.1:{port}/", "mtl": f"tcp://127.0.0.1:{port}"}
-            with pytest.raises(TimedOut) as caught:
-                await face.connect(to.get(face.name, f"tcp:127.0.0.1:{port}"), timeout=0.2)
-            assert isinstance(caught.value, TimeoutError)
-
-        await self.for_each(check)
+        with pytest.raises(TimedOut) as caught:
+            await face.connect(address_of(face, silent.getHost().port), timeout=0.2)
+        assert isinstance(caught.value, TimeoutError)
         await silent.stopListening()
 
-    async def test_a_blocks_exception_is_kept_and_the_end_is_in_order(self) -> None:
-        async def check(face: Face) -> None:
-            sink = HeldSink()
-            with pytest.raises(KeyError, match="mine"):
-                async with (
-                    face.serve(sink=sink) as server,
-                    face.connect(server.addresses[0]) as client,
-                ):
-                    sent = Deferred.fromCoroutine(_sent(face, client))
-                    while not sink.waiting:
-                        await after(0.01)
-                    reactor.callLater(0.05, sink.waiting[0].callback, None)
-                    raise KeyError("mine")
-            assert await sent == "answered"
+    @with_each
+    async def test_a_blocks_exception_is_kept_and_the_end_is_in_order(self, face: Face) -> None:
+        sink = HeldSink()
+        with pytest.raises(KeyError, match="mine"):
+            async with (
+                face.serve(sink=sink) as server,
+                face.connect(server.addresses[0]) as client,
+            ):
+                sent = Deferred.fromCoroutine(_sent(face, client))
+                await _held(sink)
+                reactor.callLater(0.05, sink.waiting[0].callback, None)
+                raise KeyError("mine")
+        assert await sent == "answered"
 
-        await self.for_each(check)
+    @with_each
+    async def test_a_cancelled_block_ends_at_once(self, face: Face) -> None:
+        sink, reached = HeldSink(), Deferred[Any]()
 
-    async def test_a_cancelled_block_ends_at_once(self) -> None:
-        async def check(face: Face) -> None:
-            sink, reached = HeldSink(), Deferred[Any]()
+        async def block(address: str) -> None:
+            async with face.connect(address) as client:
+                reached.callback([Deferred.fromCoroutine(_sent(face, client))])
+                await Deferred()
 
-            async def block(address: str) -> None:
-                async with face.connect(address) as client:
-                    reached.callback(Deferred.fromCoroutine(_sent(face, client)))
+        async with face.serve(sink=sink, limits={"drain": 1}) as server:
+            running = Deferred.fromCoroutine(block(server.addresses[0]))
+            (sent,) = await reached
+            await _held(sink)
+            running.cancel()
+            with pytest.raises(CancelledError):
+                await running
+            assert await sent == "ConnectionClosed"
+
+    @with_each
+    async def test_a_cancelled_server_drains_and_the_second_time_it_is_cut_off(
+        self, face: Face
+    ) -> None:
+        for again in (False, True):
+            sink, ready = HeldSink(), Deferred[Any]()
+
+            async def block(sink: Any = sink, ready: Any = ready) -> None:
+                async with face.serve(sink=sink, limits={"drain": 60}) as server:
+                    ready.callback(server)
                     await Deferred()
 
-            async with face.serve(sink=sink, limits={"drain": 1}) as server:
-                running = Deferred.fromCoroutine(block(server.addresses[0]))
-                sent = (await _held(reached))[0]
-                while not sink.waiting:
-                    await after(0.01)
+            running = Deferred.fromCoroutine(block())
+            server = await ready
+            client = await face.connect(server.addresses[0], limits={"drain": 1})
+            sent = Deferred.fromCoroutine(_sent(face, client))
+            await _held(sink)
+            running.cancel()
+            await deferLater(reactor, 0.05)
+            assert not running.called or isinstance(running.result, Deferred)
+            if again:
                 running.cancel()
-                with pytest.raises(CancelledError):
-                    await running
-                assert await sent == "ConnectionClosed"
-
-        await self.for_each(check)
-
-    async def test_a_cancelled_server_drains_and_the_second_time_it_is_cut_off(self) -> None:
-        async def check(face: Face) -> None:
-            for again in (False, True):
-                sink, ready = HeldSink(), Deferred[Any]()
-
-                async def block(sink: Any = sink, ready: Any = ready) -> None:
-                    async with face.serve(sink=sink, limits={"drain": 60}) as server:
-                        ready.callback(server)
-                        await Deferred()
-
-                running = Deferred.fromCoroutine(block())
-                server = await ready
-                client = await face.connect(server.addresses[0], limits={"drain": 1})
-                sent = Deferred.fromCoroutine(_sent(face, client))
-                while not sink.waiting:
-                    await after(0.01)
-                running.cancel()
-                await after(0.05)
-                assert not running.called or isinstance(running.result, Deferred)
-                if again:
-                    running.cancel()
-                else:
-                    sink.waiting[0].callback(None)
-                with pytest.raises(CancelledError):
-                    await running
-                if again:
-                    client.abort()
-                assert await sent == ("ConnectionClosed" if again else "answered")
-                await server.whenClosed()
-                await client.close()
-
-        await self.for_each(check)
-
-    async def test_a_generator_that_is_closed_aborts_without_waiting(self) -> None:
-        async def check(face: Face) -> None:
-            directory = self.queue()
-
-            async def both() -> AsyncIterator[Any]:
-                async with (
-                    face.serve(queue=directory) as server,
-                    face.connect(server.addresses[0]) as client,
-                ):
-                    yield server, client
-
-            generator = both()
-            server, client = await anext(generator)
-            await generator.aclose()
+            else:
+                sink.waiting[0].callback(None)
+            with pytest.raises(CancelledError):
+                await running
+            if again:
+                client.abort()
+            assert await sent == ("ConnectionClosed" if again else "answered")
             await server.whenClosed()
-            assert not client.established
-            DurableSink(directory).close()
+            await client.close()
 
-        await self.for_each(check)
+    @with_each
+    async def test_a_generator_that_is_closed_aborts_without_waiting(self, face: Face) -> None:
+        directory = self.queue()
 
-    async def test_an_attempt_that_is_cancelled_leaves_nothing(self) -> None:
-        made: list[Any] = []
-        lost: list[Any] = []
+        async def both() -> AsyncIterator[Any]:
+            async with (
+                face.serve(queue=directory) as server,
+                face.connect(server.addresses[0]) as client,
+            ):
+                yield server, client
+
+        generator = both()
+        server, client = await anext(generator)
+        await generator.aclose()
+        await server.whenClosed()
+        assert not client.established
+        DurableSink(directory).close()
+
+    @with_each
+    async def test_an_attempt_that_is_cancelled_leaves_nothing(self, face: Face) -> None:
+        if face.name in ("lumberjack", "mtl"):
+            return
+        made, lost = Deferred[None](), Deferred[None]()
 
         class Watched(Protocol):
             def connectionMade(self) -> None:
-                made.append(self)
+                made.callback(None)
 
             def connectionLost(self, reason: Any) -> None:
-                lost.append(reason)
+                lost.callback(None)
 
         silent = reactor.listenTCP(0, Factory.forProtocol(Watched), interface="127.0.0.1")
-        port = silent.getHost().port
-
-        async def check(face: Face) -> None:
-            if face.name in ("lumberjack", "mtl"):
-                return
-            to = f"ws://127.0.0.1:{port}/" if face.name == "umq" else f"tcp:127.0.0.1:{port}"
-
-            async def attempt() -> None:
-                await face.connect(to)
-
-            attempting = Deferred.fromCoroutine(attempt())
-            while not made:
-                await after(0.01)
-            attempting.cancel()
-            with pytest.raises(CancelledError):
-                await attempting
-            while not lost:
-                await after(0.01)
-            made.clear()
-            lost.clear()
-
-        await self.for_each(check)
+        attempting = Deferred.fromCoroutine(
+            face.connect(address_of(face, silent.getHost().port)).__aenter__()
+        )
+        await made
+        attempting.cancel()
+        with pytest.raises(CancelledError):
+            await attempting
+        await lost
         await silent.stopListening()
 
     async def test_endpoints_serve_as_their_strings_do(self) -> None:
@@ -422,62 +376,57 @@ class Lifetimes(TestCase):
                 async with face.connect(to) as client:
                     assert client.established
 
-    async def test_a_service_in_a_block_starts_and_closes(self) -> None:
-        async def check(face: Face) -> None:
-            async with face.serve() as server:
-                where, factory = reached(face, server.addresses[0])
-                async with face.named("ClientService")(where, factory) as service:
-                    session = await service.whenEstablished()
-                    await face.send(session, b"one")
-                assert service.state == "down"
+    @with_each
+    async def test_a_service_in_a_block_starts_and_closes(self, face: Face) -> None:
+        async with face.serve() as server:
+            where, factory = reached(face, server.addresses[0])
+            async with face.named("ClientService")(where, factory) as service:
+                session = await service.whenEstablished()
+                await face.send(session, b"one")
+            assert service.state == "down"
 
-        await self.for_each(check)
+    @with_each
+    async def test_a_service_whose_block_is_cancelled_does_not_wait_for_answers(
+        self, face: Face
+    ) -> None:
+        sink, begun = HeldSink(), Deferred[Any]()
 
-    async def test_a_service_whose_block_is_cancelled_does_not_wait_for_answers(self) -> None:
-        async def check(face: Face) -> None:
-            sink, begun = HeldSink(), Deferred[Any]()
+        async def block(where: Any, factory: Any) -> None:
+            async with face.named("ClientService")(where, factory) as service:
+                session = await service.whenEstablished()
+                begun.callback([Deferred.fromCoroutine(_sent(face, session))])
+                await Deferred()
 
-            async def block(where: Any, factory: Any) -> None:
-                async with face.named("ClientService")(where, factory) as service:
-                    session = await service.whenEstablished()
-                    begun.callback([Deferred.fromCoroutine(_sent(face, session))])
-                    await Deferred()
+        async with face.serve(sink=sink, limits={"drain": 1}) as server:
+            running = Deferred.fromCoroutine(block(*reached(face, server.addresses[0])))
+            (sent,) = await begun
+            await _held(sink)
+            running.cancel()
+            with pytest.raises(CancelledError):
+                await running
+            assert await sent == "ConnectionClosed"
 
-            async with face.serve(sink=sink, limits={"drain": 1}) as server:
-                running = Deferred.fromCoroutine(block(*reached(face, server.addresses[0])))
-                (sent,) = await begun
-                while not sink.waiting:
-                    await after(0.01)
-                running.cancel()
-                with pytest.raises(CancelledError):
-                    await running
-                assert await sent == "ConnectionClosed"
-
-        await self.for_each(check)
-
-    async def test_wrong_settings_are_refused_at_the_call(self) -> None:
-        async def check(face: Face) -> None:
-            for wrong in ("x", None, [5], True):
-                with pytest.raises(TypeError, match="timeout: a number"):
-                    face.connect(closed_address(face), timeout=wrong)
-            for seconds in (0, -1, float("nan")):
-                with pytest.raises(ConfigurationError, match="timeout is more than 0"):
-                    face.connect(closed_address(face), timeout=seconds)
-            for factory in (5, "x", object(), Factory()):
-                with pytest.raises(TypeError, match=r"factory: one of the class .*ServerFactory"):
-                    face.serve(factory=factory)
-                with pytest.raises(TypeError, match=r"factory: one of the class .*ClientFactory"):
-                    face.module.connect(closed_address(face), factory=factory)
-            for nowhere in ([], ()):
-                with pytest.raises(ConfigurationError, match="one endpoint at least"):
-                    face.module.serve(nowhere)
-            for directory in ("", b"a\0b"):
-                with pytest.raises(ConfigurationError, match="a queue is a directory"):
-                    face.serve(queue=directory)
-            with pytest.raises(TypeError):
-                face.connect(5)
-
-        await self.for_each(check)
+    @with_each
+    async def test_wrong_settings_are_refused_at_the_call(self, face: Face) -> None:
+        for wrong in ("x", None, [5], True):
+            with pytest.raises(TypeError, match="timeout: a number"):
+                face.connect(closed_address(face), timeout=wrong)
+        for seconds in (0, -1, float("nan")):
+            with pytest.raises(ConfigurationError, match="timeout is more than 0"):
+                face.connect(closed_address(face), timeout=seconds)
+        for factory in (5, "x", object(), Factory()):
+            with pytest.raises(TypeError, match=r"factory: one of the class .*ServerFactory"):
+                face.serve(factory=factory)
+            with pytest.raises(TypeError, match=r"factory: one of the class .*ClientFactory"):
+                face.module.connect(closed_address(face), factory=factory)
+        for nowhere in ([], ()):
+            with pytest.raises(ConfigurationError, match="one endpoint at least"):
+                face.module.serve(nowhere)
+        for directory in ("", b"a\0b"):
+            with pytest.raises(ConfigurationError, match="a queue is a directory"):
+                face.serve(queue=directory)
+        with pytest.raises(TypeError):
+            face.connect(5)
 
     async def test_wrong_settings_of_one_protocol_are_refused_at_the_call(self) -> None:
         url = "ws://127.0.0.1:1/"
@@ -508,24 +457,22 @@ class Lifetimes(TestCase):
             with pytest.raises(ConfigurationError, match="not a ZeroMQ address"):
                 mtl.connect(address)
 
-    async def test_a_queue_that_cannot_be_opened_is_a_configuration_error(self) -> None:
-        async def check(face: Face) -> None:
-            directory = self.queue()
-            directory.write_text("a file")
-            with pytest.raises(ConfigurationError, match="no directory"):
-                await face.serve(queue=directory)
+    @with_each
+    async def test_a_queue_that_cannot_be_opened_is_a_configuration_error(self, face: Face) -> None:
+        directory = self.queue()
+        directory.write_text("a file")
+        with pytest.raises(ConfigurationError, match="no directory"):
+            await face.serve(queue=directory)
 
-        await self.for_each(check)
-
-    async def test_a_cancelled_connect_is_cancelled_while_the_name_is_resolved(self) -> None:
-        async def check(face: Face) -> None:
-            async with face.serve() as server:
-                connecting = Deferred.fromCoroutine(face.connect(server.addresses[0]).__aenter__())
-                connecting.cancel()
-                with pytest.raises(CancelledError):
-                    await connecting
-
-        await self.for_each(check)
+    @with_each
+    async def test_a_cancelled_connect_is_cancelled_while_the_name_is_resolved(
+        self, face: Face
+    ) -> None:
+        async with face.serve() as server:
+            connecting = Deferred.fromCoroutine(face.connect(server.addresses[0]).__aenter__())
+            connecting.cancel()
+            with pytest.raises(CancelledError):
+                await connecting
 
     async def test_umq_calls_methods_by_their_names(self) -> None:
         methods = umq.MethodRegistry()
@@ -579,13 +526,10 @@ class Lifetimes(TestCase):
                 await sabc.connect(server.addresses[0])
 
 
-async def _held(reached: Deferred[Any]) -> tuple[Any]:
-    """What the Deferred fires with, though that is a Deferred itself."""
-    holder: list[Any] = []
-    reached.addCallback(lambda value: holder.append(value))
-    while not holder:
-        await after(0.01)
-    return (holder[0],)
+async def _held(sink: HeldSink) -> None:
+    """The message is on its way to the sink."""
+    while not sink.waiting:
+        await deferLater(reactor, 0.01)
 
 
 async def _sent(face: Face, client: Any) -> str:

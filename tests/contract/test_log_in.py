@@ -83,9 +83,7 @@ class LogIn:
         for _ in range(25):
             self.ignore(world.log_in(NAME, "wrong", ELSEWHERE))
         world.wait(3)
-        right = world.log_in(NAME, RIGHT, "192.0.2.7")
-        world.wait(10)
-        self.successResultOf(right)
+        self.soon(world, world.log_in(NAME, RIGHT, "192.0.2.7"), 10)
 
     @only(*LOG_IN)
     def test_a_right_password_waits_for_its_check_and_its_client_is_patient(self: Any) -> None:
@@ -143,9 +141,7 @@ class LogIn:
     def test_a_check_that_never_answers_has_a_deadline_and_the_peer_is_told(self: Any) -> None:
         """HO-07"""
         world, _ = self.guarded(silent=True)
-        waiting = world.log_in(NAME, RIGHT)
-        world.wait(35)
-        self.failureResultOf(waiting)
+        self.soonFails(world, world.log_in(NAME, RIGHT), seconds=35)
         self.assertEqual(len(world.factory.liveConnections), 0)
 
 
@@ -228,9 +224,7 @@ class Authorising:
             self.ignore(peer.client.whenEstablished())
             world.pump()
             if peer.stands:
-                sent = peer.send(b"x")
-                world.wait(1)
-                self.successResultOf(sent)
+                self.soon(world, peer.send(b"x"), 1)
         self.assertTrue(peer.stands)
         self.flushLoggedErrors(TypeError)
 
@@ -289,12 +283,8 @@ class Naming:
         checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right", you=b"right")
         world = self.world(SafeSink(), portal=self.case.portal([checker]))
         for name in ("me", "you", "me"):
-            entered = world.log_in(name, "right")
-            world.wait(2)
-            self.successResultOf(entered)
-        refused = world.log_in("me", "wrong")
-        world.wait(5)
-        self.failureResultOf(refused)
+            self.soon(world, world.log_in(name, "right"), 2)
+        self.soonFails(world, world.log_in("me", "wrong"), seconds=5)
         mine = world.factory.sessionsOf("me")
         self.assertEqual([one.clientId for one in mine], ["me", "me"])
         self.assertEqual(mine, [one for one in world.factory.liveConnections if one in mine])
@@ -313,16 +303,12 @@ class Naming:
         for session in sessions:
             session.link.clientId = "me"
         sessions[2].link.clientId = "you"
-        pushed = PUSHED[self.case.name](world.factory, "me")
-        world.wait(1)
-        self.successResultOf(pushed)
+        self.soon(world, PUSHED[self.case.name](world.factory, "me"), 1)
         self.assertEqual(got, [[], [b"x"], []])
         nobody: Deferred[Any] = PUSHED[self.case.name](world.factory, "nobody")
         self.failureResultOf(nobody, ConnectionClosed)
         world.peers[1].cut()
-        pushed = PUSHED[self.case.name](world.factory, "me")
-        world.wait(1)
-        self.successResultOf(pushed)
+        self.soon(world, PUSHED[self.case.name](world.factory, "me"), 1)
         self.assertEqual(got, [[b"x"], [b"x"], []])
 
     def hook(self: Any, bodies: list[bytes]) -> Any:

@@ -35,9 +35,7 @@ class Parts:
         return service
 
     def end(self: Any, world: Any, service: Any) -> None:
-        stopped = service.stopService()
-        world.wait(40)
-        self.successResultOf(stopped)
+        self.soon(world, service.stopService(), 40)
         self.assertEqual(service.state, "down")
 
     def refused(self: Any, **options: Any) -> tuple[Any, Any]:
@@ -79,17 +77,13 @@ class ComingBack(Parts):
         """HO-12"""
         world, service = self.standing()
         self.successResultOf(service.whenEstablished())
-        sent = self.send(service)
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, self.send(service), 1)
         self.case.away(world)
         world.wait(60)
         self.case.back(world)
         world.wait(70)
         self.successResultOf(service.whenEstablished())
-        sent = self.send(service, b"y")
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, self.send(service, b"y"), 1)
 
     def test_its_state_can_be_watched(self: Any) -> None:
         """HO-11"""
@@ -114,9 +108,7 @@ class ComingBack(Parts):
         self.case.back(world)
         world.wait(70)
         self.assertEqual(states[-1], "up")
-        stopped = service.stopService()
-        world.wait(5)
-        self.successResultOf(stopped)
+        self.soon(world, service.stopService(), 5)
         self.assertEqual(states[-1], "down")
         self.assertEqual(unheard, [])
         failed = self.flushLoggedErrors(ZeroDivisionError)
@@ -136,16 +128,12 @@ class ComingBack(Parts):
 
     def test_it_can_be_started_again(self: Any) -> None:
         world, service = self.standing()
-        stopped = service.stopService()
-        world.wait(5)
-        self.successResultOf(stopped)
+        self.soon(world, service.stopService(), 5)
         self.failureResultOf(self.send(service), ConnectionClosed)
         self.failureResultOf(service.whenEstablished(), ConnectionClosed)
         service.startService()
         world.wait(3)
-        sent = self.send(service)
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, self.send(service), 1)
 
 
 class BeingRefused(Parts):
@@ -203,16 +191,12 @@ class BeingRefused(Parts):
         world.wait(300)
         self.assertEqual(service.state, "up")
         self.assertIsNone(service.refusal)
-        sent = self.send(service)
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, self.send(service), 1)
 
     def test_a_refusal_after_a_loss_is_told(self: Any) -> None:
         """HO-11: passwords and certificates change while clients run."""
         world, service = self.standing()
-        sent = self.send(service)
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, self.send(service), 1)
         self.case.away(world)
         world.wait(60)
         self.case.refuse(world)
@@ -226,9 +210,7 @@ class BeingRefused(Parts):
         self.case.relent(world)
         world.wait(300)
         self.assertEqual(service.state, "up")
-        sent = self.send(service, b"z")
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, self.send(service, b"z"), 1)
 
 
 class EndingInOrder(Parts):
@@ -323,9 +305,7 @@ class EndingInOrder(Parts):
         sent = self.send(service)
         world.wait(1)
         service.abort()
-        stopped = service.stopService()
-        world.wait(1)
-        self.successResultOf(stopped)
+        self.soon(world, service.stopService(), 1)
         self.failureResultOf(sent)
 
     def test_whoever_waits_hears_of_it(self: Any) -> None:
@@ -340,9 +320,7 @@ class EndingInOrder(Parts):
         )
         forgotten.cancel()
         self.failureResultOf(forgotten, CancelledError)
-        closed = service.close()
-        world.wait(15)
-        self.successResultOf(closed)
+        self.soon(world, service.close(), 15)
         self.failureResultOf(waiting, ConnectionClosed)
         self.failureResultOf(sent, ConnectionClosed)
 

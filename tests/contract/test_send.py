@@ -38,33 +38,25 @@ class Closing(Protocol):
         self.transport.loseConnection()
 
 
-class WebServer(Protocol):
+class Saying(Protocol):
+    """Answers whatever comes with the same bytes."""
+
+    def __init__(self, nbytes: bytes) -> None:
+        self.nbytes = nbytes
+
     def dataReceived(self, data: bytes) -> None:
-        self.transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        self.transport.write(self.nbytes)
 
 
 class PartSink(SafeSink):
-    """Stores a few messages, and never says anything of those behind."""
+    """Stores a few messages, and of those behind gives ``rest()``: by default it says nothing."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, rest: Any = Deferred) -> None:
         super().__init__()
-        self.most = most
+        self.most, self.rest = most, rest
 
     def put(self, batch: Any) -> Any:
-        if len(self.messages) >= self.most:
-            return Deferred()
-        return super().put(batch)
-
-
-class FailingSink(SafeSink):
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most = most
-
-    def put(self, batch: Any) -> Any:
-        if len(self.messages) >= self.most:
-            return fail(OSError(28, "No space left on device"))
-        return super().put(batch)
+        return self.rest() if len(self.messages) >= self.most else super().put(batch)
 
 
 class SendTo:
@@ -181,22 +173,18 @@ class SendTo:
         self.assertLessEqual(sent.world.clock.seconds() - began, TIMEOUT_SECONDS + 3)
 
     def test_one_which_acknowledges_a_part(self: Any) -> None:
-        sink = PartSink(2)
-        sent = Sent(self, self.world(sink))
-        sent.missing(2)
-        self.assertEqual(sent.acknowledged, 2)
-
-    def test_one_which_acknowledges_a_part_and_closes(self: Any) -> None:
-        world = self.world(PartSink(2))
-        sent = Sent(self, world)
-        world.wait(5)
-        self.case.away(world)
-        sent.missing(2)
-        self.assertEqual(sent.acknowledged, 2)
+        for closes in (False, True):
+            world = self.world(PartSink(2))
+            sent = Sent(self, world)
+            if closes:
+                world.wait(5)
+                self.case.away(world)
+            sent.missing(2)
+            self.assertEqual(sent.acknowledged, 2)
 
     def test_one_whose_disk_fails(self: Any) -> None:
-        sink = FailingSink(2)
-        Sent(self, self.world(sink)).missing(2)
+        full = OSError(28, "No space left on device")
+        Sent(self, self.world(PartSink(2, lambda: fail(full)))).missing(2)
         self.flushLoggedErrors(OSError)
 
     @only("micromsg2", "sabc", "sabc-ws", "umq")
@@ -214,16 +202,11 @@ class SendTo:
         self.assertEqual(sent.acknowledged, sent.progress.messages_sent - 1)
 
     @only(*LOG_IN)
-    def test_one_which_refuses_the_log_in(self: Any) -> None:
+    def test_one_which_wants_a_log_in(self: Any) -> None:
         world = self.world(SafeSink(), portal=self.case.portal([Checker()]))
-        sent = Sent(self, world, user="me", password="wrong")
-        line = sent.missing(0)
+        line = Sent(self, world, user="me", password="wrong").missing(0)
         self.assertIn("nothing was sent: the server refuses", line)
         self.assertIn("--user and --password-file", line)
-
-    @only(*LOG_IN)
-    def test_one_which_accepts_the_log_in(self: Any) -> None:
-        world = self.world(SafeSink(), portal=self.case.portal([Checker()]))
         self.assertIsNone(Sent(self, world, user="me", password=RIGHT).settle().line)
 
     def test_nobody_there(self: Any) -> None:
@@ -242,19 +225,11 @@ class SendTo:
         self.assertIn("there is no address for the host of", line)
 
     @only(*CONNECTED)
-    def test_one_which_listens_and_says_nothing(self: Any) -> None:
-        world = self.world()
-        Sent(self, world, Peer(world, lambda address: Silent())).missing(0)
-
-    @only(*CONNECTED)
-    def test_one_which_closes_at_the_first_byte(self: Any) -> None:
-        world = self.world()
-        Sent(self, world, Peer(world, lambda address: Closing())).missing(0)
-
-    @only(*CONNECTED)
-    def test_one_which_speaks_another_protocol(self: Any) -> None:
-        world = self.world()
-        Sent(self, world, Peer(world, lambda address: WebServer())).missing(0)
+    def test_one_which_is_silent_or_closes_or_speaks_another_protocol(self: Any) -> None:
+        web = Saying(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        for protocol in (Silent(), Closing(), web):
+            world = self.world()
+            Sent(self, world, Peer(world, lambda address, it=protocol: it)).missing(0)
 
     @only(*CONNECTED)
     def test_one_which_closes_at_each_step(self: Any) -> None:
@@ -281,17 +256,16 @@ class SendTo:
         self.assertEqual(whole, 1)
 
     @only(*CONNECTED)
-    def test_one_which_says_everything_twice(self: Any) -> None:
+    def test_one_which_says_everything_twice_or_gibberish_once_the_session_stands(
+        self: Any,
+    ) -> None:
         """An answer to nothing is passed over or ends it; it never counts as an acknowledgement."""
-        world = self.world(PartSink(4))
-        sent = Sent(self, world, Misspeaking(world, self.case, lambda data: data + data))
-        sent.missing(4)
-
-    @only(*CONNECTED)
-    def test_one_which_speaks_gibberish_once_the_session_stands(self: Any) -> None:
-        world = self.world(SafeSink())
-        sent = Sent(self, world, Misspeaking(world, self.case, lambda data: b"\xff" * len(data)))
-        sent.missing(0)
+        for sink, change, counted in (
+            (PartSink(4), lambda data: data + data, 4),
+            (SafeSink(), lambda data: b"\xff" * len(data), 0),
+        ):
+            world = self.world(sink)
+            Sent(self, world, Misspeaking(world, self.case, change)).missing(counted)
 
     @only("lumberjack")
     def test_one_which_acknowledges_more_than_was_sent(self: Any) -> None:
@@ -320,16 +294,6 @@ class Misspeaking(Peer):
 
         end.write = misspeak
         return connected
-
-
-class Saying(Protocol):
-    """Answers whatever comes with the same bytes."""
-
-    def __init__(self, nbytes: bytes) -> None:
-        self.nbytes = nbytes
-
-    def dataReceived(self, data: bytes) -> None:
-        self.transport.write(self.nbytes)
 
 
 over_all(globals(), SendTo)
@@ -445,25 +409,17 @@ class RecvFrom:
 
     @only("micromsg2", "mtl")
     def test_until_empty_it_shows_all_that_waits_and_ends_in_peace(self: Any) -> None:
-        world = self.world(SafeSink())
         destination = {"mtl": "queue/messages"}.get(self.case.name)
-        received = Received(self, world, until_empty=True, timeout=9.0, destination=destination)
-        sent = Sent(self, world, destination=destination, count=5)
-        self.assertIsNone(sent.settle().line)
-        self.assertNoResult(received.done)
-        self.assertEqual(len(received.shown), 5)
-        world.wait(20)
-        self.successResultOf(received.done)
-
-    @only("micromsg2", "mtl")
-    def test_until_empty_an_empty_queue_is_the_end(self: Any) -> None:
-        world = self.world(SafeSink())
-        destination = {"mtl": "queue/messages"}.get(self.case.name)
-        received = Received(self, world, until_empty=True, destination=destination)
-        self.assertNoResult(received.done)
-        world.wait(20)
-        self.successResultOf(received.done)
-        self.assertEqual(received.shown, [])
+        for count in (5, 0):
+            world = self.world(SafeSink())
+            received = Received(self, world, until_empty=True, timeout=9.0, destination=destination)
+            if count:
+                sent = Sent(self, world, destination=destination, count=count)
+                self.assertIsNone(sent.settle().line)
+            self.assertNoResult(received.done)
+            world.wait(20)
+            self.successResultOf(received.done)
+            self.assertEqual(len(received.shown), count)
 
     @only("micromsg2")
     def test_until_empty_a_server_that_does_not_answer_is_no_empty_queue(self: Any) -> None:

@@ -50,9 +50,7 @@ class Storing:
 
     def test_what_is_safe_at_once_waited_for_nothing(self: Any) -> None:
         world = self.world(SafeSink())
-        sent = world.join().send(b"one")
-        world.wait(1)
-        self.successResultOf(sent)
+        self.soon(world, world.join().send(b"one"), 1)
         self.assertEqual(world.factory.traffic.latencies[0], 1)
 
     def test_a_disk_error_is_one_line_and_a_counter_and_no_acknowledgement(self: Any) -> None:
@@ -137,9 +135,7 @@ class Hooks:
         return world, world.join(), world.join()
 
     def unharmed(self: Any, world: World, other: Any) -> None:
-        sent = other.send(b"good")
-        world.wait(2)
-        self.successResultOf(sent)
+        self.soon(world, other.send(b"good"), 2)
 
     def test_a_hook_that_raises_is_logged_and_answered_as_a_failure(self: Any) -> None:
         """Also what would end a program: as with all that the reactor calls, it ends nothing."""
@@ -153,9 +149,7 @@ class Hooks:
         for kind in (Boom, SystemExit, KeyboardInterrupt):
             for hook in (raises, raises_later):
                 world, bad, good = Hooks.two(self, hook)
-                sent = bad.send(b"bad")
-                world.wait(5)
-                self.failureResultOf(sent)
+                self.soonFails(world, bad.send(b"bad"), seconds=5)
                 self.assertEqual(len(self.flushLoggedErrors(kind)), 1)
                 Hooks.unharmed(self, world, good)
 
@@ -236,9 +230,7 @@ class Hooks:
 
         for hooks in ({}, {"message": hook}):
             world = self.world(sink := Coroutine(), hooks=hooks)
-            sent = world.join().send(b"one")
-            world.wait(2)
-            self.successResultOf(sent)
+            self.soon(world, world.join().send(b"one"), 2)
             self.assertEqual(len(sink.messages), 1)
 
     def test_a_hook_that_never_fires_holds_up_its_own_message_alone(self: Any) -> None:

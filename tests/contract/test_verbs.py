@@ -519,9 +519,7 @@ class Coming(Walking, Parts):
         return service
 
     def stopped(self: Any, world: Any, service: Any) -> None:
-        stopped = service.close()
-        world.wait(12)
-        self.successResultOf(stopped)
+        self.soon(world, service.close(), 12)
 
     def test_there_is_no_session_and_it_is_stopped(self: Any) -> None:
         for verb in self.walk("service"):
@@ -623,14 +621,10 @@ class Connecting:
     @only(*CONNECTED)
     def test_it_gives_the_client_when_that_stands__RD_26(self: Any) -> None:
         world, made = Connecting.made(self)
-        standing = made.whenEstablished()
-        world.pump()
-        client = self.successResultOf(standing)
+        client = self.soon(world, made.whenEstablished())
         self.assertIsInstance(client, self.case.client_class)
         self.assertIs(self.successResultOf(client.whenEstablished()), client)
-        closed = made.close()
-        world.wait(5)
-        self.successResultOf(closed)
+        self.soon(world, made.close(), 5)
         self.assertFalse(client.established)
 
     @only(*CONNECTED)

@@ -7,12 +7,13 @@ protocol does not keep yet stands in :mod:`.expected`, as a strict expected fail
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.contract.cases import CASES, Case, Peer
@@ -146,6 +147,18 @@ class ContractCase(SynchronousTestCase):
 
     def ignore(self, deferred: Deferred[Any]) -> None:
         deferred.addErrback(lambda failure: None)
+
+    def soon(self, world: World, asked: Any, seconds: float = 0) -> Any:
+        """What ``asked``, a Deferred or a coroutine, gives within ``seconds``."""
+        given = ensureDeferred(asked) if isinstance(asked, Coroutine) else asked
+        world.wait(seconds) if seconds else world.pump()
+        return self.successResultOf(given)
+
+    def soonFails(
+        self, world: World, asked: Deferred[Any], *kinds: type[Exception], seconds: float = 0
+    ) -> Failure:
+        world.wait(seconds) if seconds else world.pump()
+        return self.failureResultOf(asked, *kinds)
 
 
 def only(*names: str) -> Callable[[Any], Any]:
