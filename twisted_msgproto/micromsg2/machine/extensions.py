@@ -83,7 +83,7 @@ class Extension:
     # In the handshake ---------------------------------------------------------------------------
 
     @classmethod
-    def check(cls, properties: Mapping[str, str], limits: Limits) -> None:
+    def check(cls, properties: Mapping[str, str]) -> None:
         """Raise BadText if ``properties`` make no sense; unknown ones are ignored (``MM-08``)."""
 
     @classmethod
@@ -100,9 +100,7 @@ class Extension:
         return {**theirs, **ours}
 
     @classmethod
-    def agree(
-        cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
-    ) -> Mapping[str, str]:
+    def agree(cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None) -> Mapping[str, str]:
         """Return, as the client, the final properties; ``theirs`` is None if the server did not
         name it.
         """
@@ -267,7 +265,7 @@ class Acknowledging(Extension):
         return None
 
     @classmethod
-    def check(cls, properties: Mapping[str, str], limits: Limits) -> None:
+    def check(cls, properties: Mapping[str, str]) -> None:
         cls.named(properties)
 
     @classmethod
@@ -291,9 +289,7 @@ class Acknowledging(Extension):
         return {"max-count": str(min(*counts, limits.integer("ack-count")))}
 
     @classmethod
-    def agree(
-        cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
-    ) -> Mapping[str, str]:
+    def agree(cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None) -> Mapping[str, str]:
         """Return the lower of the two (``MM-20``); a server that names no number leaves it to
         us.
         """
@@ -319,9 +315,7 @@ class Ack(Acknowledging):
     default = 1
 
     @classmethod
-    def agree(
-        cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
-    ) -> Mapping[str, str]:
+    def agree(cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None) -> Mapping[str, str]:
         """As for batch-ack, but a bare ``ack`` says 1, so nothing is written for 1."""
         count = min(cls.named(ours) or 1, cls.named(theirs or {}) or 1)
         return {} if count == 1 else {"max-count": str(count)}
@@ -496,7 +490,7 @@ class Proposal:
             if offer.name not in self.known:
                 raise ValueError(f"extension {offer.name} is offered but not known")
             extension = self.known[offer.name]
-            extension.check(offer.properties, Limits.of())
+            extension.check(offer.properties)
             if extension.name in offered:
                 raise ValueError(f"extension {extension.name} is offered twice")
             offered.add(extension.name)
@@ -507,7 +501,7 @@ class Proposal:
         return Handshake(MAJOR, MINOR, self.identity, self.required, self.optional)
 
 
-def _by_extension(offers: Iterable[Offer], known: ExtensionSet, limits: Limits) -> dict[str, Offer]:
+def _by_extension(offers: Iterable[Offer], known: ExtensionSet) -> dict[str, Offer]:
     """Return canonical name → offer, unknown ones under their own name; duplicates are refused."""
     found: dict[str, Offer] = {}
     for offer in offers:
@@ -517,7 +511,7 @@ def _by_extension(offers: Iterable[Offer], known: ExtensionSet, limits: Limits) 
             raise Disagreement(PROTOCOL_ERROR, f"extension {name} is listed twice")
         if extension is not None:
             try:
-                extension.check(offer.properties, limits)
+                extension.check(offer.properties)
             except BadText as error:
                 raise Disagreement(BAD_EXTENSION, f"{name}: {error}") from None
         found[name] = offer
@@ -544,13 +538,13 @@ def answer(opening: Handshake, ours: Proposal, limits: Limits) -> Handshake:
     """
     _check_major(opening.major, first=True)
     known = ours.known
-    theirs = _by_extension(opening.offers, known, limits)
-    required_by_them = _by_extension(opening.required, known, limits)
+    theirs = _by_extension(opening.offers, known)
+    required_by_them = _by_extension(opening.required, known)
     _check_required(required_by_them, known)
-    configured = _by_extension((*ours.required, *ours.optional), known, limits)
+    configured = _by_extension((*ours.required, *ours.optional), known)
     required: list[Offer] = []
     optional: list[Offer] = []
-    required_by_us = _by_extension(ours.required, known, limits)
+    required_by_us = _by_extension(ours.required, known)
     for name in dict.fromkeys((*configured, *theirs)):
         extension = known.get(name)
         if extension is None:
@@ -572,11 +566,11 @@ def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
     """The client's last message to a server's answer (``MM-04`` … ``MM-07``, ``MM-20``)."""
     _check_major(reply.major)
     known = ours.known
-    theirs = _by_extension(reply.offers, known, limits)
-    required_by_them = _by_extension(reply.required, known, limits)
+    theirs = _by_extension(reply.offers, known)
+    required_by_them = _by_extension(reply.required, known)
     _check_required(required_by_them, known)
-    own_required = _by_extension(ours.required, known, limits)
-    own_optional = _by_extension(ours.optional, known, limits)
+    own_required = _by_extension(ours.required, known)
+    own_optional = _by_extension(ours.optional, known)
 
     def settled(name: str) -> Offer:
         own, offer = own_required.get(name) or own_optional.get(name), theirs.get(name)
@@ -584,7 +578,7 @@ def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
         assert spelled is not None
         mine = {} if own is None else own.properties
         said = None if offer is None else offer.properties
-        return Offer(spelled.name, known[name].agree(mine, said, limits))
+        return Offer(spelled.name, known[name].agree(mine, said))
 
     required = dict.fromkeys((*own_required, *required_by_them))
     optional = [name for name in theirs if name in own_optional and name not in required]
@@ -615,7 +609,7 @@ def asked(opening: Handshake, reply: Handshake, known: ExtensionSet) -> Asked:
     return required, frozenset((*required, *names(reply.offers)))
 
 
-def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits) -> None:
+def check_closing(asked: Asked, last: Handshake, ours: Proposal) -> None:
     """Check the client's last message, as the server (``MM-04``, ``MM-05``, ``MM-07``).
 
     Every extension that either side requires must be in it, and nothing beyond what the client
@@ -623,7 +617,7 @@ def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits)
     """
     _check_major(last.major)
     required, allowed = asked
-    final = _by_extension(last.offers, ours.known, limits)
+    final = _by_extension(last.offers, ours.known)
     for name in required:
         if name not in final:
             raise Disagreement(EXTENSION_MISMATCH, f"{name} is required and not in the final list")

@@ -550,6 +550,6 @@ class Server(Session):
             self._out.append(encode_handshake(reply))
             self._asked = extensions.asked(frame, reply, self.proposal.known)
         else:
-            extensions.check_closing(self._asked, frame, self.proposal, self.limits)
+            extensions.check_closing(self._asked, frame, self.proposal)
             self._asked = None
             self._establish(frame)
