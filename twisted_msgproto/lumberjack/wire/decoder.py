@@ -76,38 +76,7 @@ class Decoder:
         invalid_texts: keys and values that were not UTF-8, kept (``LJ-03``).
     """
 
-    # More attributes than a dict of instances shares the names of: without slots an idle connection
-    # would weigh 1.2 KB more.
-    __slots__ = (
-        "_begins",
-        "_budget",
-        "_data_limits",
-        "_found",
-        "_frames",
-        "_gathered",
-        "_inflated_bytes",
-        "_inflated_max",
-        "_inspect",
-        "_json_bytes_max",
-        "_kept",
-        "_levels",
-        "_limits",
-        "_needed",
-        "_nested_compressed_bytes",
-        "_nested_inflated_bytes",
-        "_oddities",
-        "_over",
-        "_partial",
-        "_reading",
-        "_slice_bytes",
-        "_turns",
-        "_usual_bytes_max",
-        "_window_max",
-        "clean",
-        "invalid_texts",
-        "trailing_bytes",
-        "unfinished",
-    )
+    # Instances share the names of up to 30 attributes; with more a connection weighs 1.2 KB more.
 
     # Of the outermost C frame that is being read, set when it begins:
     _oddities: tuple[int, int]  # the two counters at that time

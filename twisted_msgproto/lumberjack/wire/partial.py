@@ -122,11 +122,6 @@ class Inflation:
         trailing_bytes: how many bytes stand behind that end; known once it was read.
     """
 
-    __slots__ = (
-        *("_given", "_inflater", "_left", "_number", "_tail"),
-        *("ended", "nbytes", "pieces", "start", "trailing_bytes", "version"),
-    )
-
     def __init__(self, version: int, pieces: Sequence[memoryview], start: bytes) -> None:
         self.version = version
         self.pieces = pieces

@@ -447,21 +447,6 @@ class OutgoingMessage:
     carries the end mark, and because without lengths no part may begin with NUL (``SA-21``).
     """
 
-    __slots__ = (
-        "_answers",
-        "_begun",
-        "_extra",
-        "_kept",
-        "_lines",
-        "_reach",
-        "_sent",
-        "_session_line",
-        "_side",
-        "_tail",
-        "finished",
-        "id",
-    )
-
     def __init__(
         self,
         side: Speaker[Any],

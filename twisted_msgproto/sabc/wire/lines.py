@@ -81,8 +81,6 @@ def read_header(line: bytes, headers: dict[str, str]) -> tuple[str, str] | None:
 class Lines:
     """What finds lines and end marks: with CRLF only, or bare LF as well (``SA-28``)."""
 
-    __slots__ = ("_end", "_start", "lenient")
-
     def __init__(self, lenient: bool) -> None:
         self.lenient: bool = lenient
         line_end = rb"\r?\n" if lenient else rb"\r\n"
