@@ -452,6 +452,10 @@ def test_a_segment_that_a_loss_of_power_brings_back_is_removed_again(seed: int) 
     log.close()
     disk.lose_power(random.Random(seed))
     assert f"{0:020d}.segment" in disk.names(DIRECTORY)
+    with_queues = copied(disk)  # of a broker: it may need what consumers do not
+    with_queues.make_directory(f"{DIRECTORY}/broker")
+    with_queues.open(f"{DIRECTORY}/broker/names", write=True).write(0, [b"queue "])
+    assert reopened(with_queues).damaged == [(2, 4)]
     for _ in range(2):
         log = SegmentLog(DIRECTORY, disk=disk)
         assert (log.begin, log.damaged, log.recovery.lines) == (4, [], [])

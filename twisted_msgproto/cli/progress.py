@@ -19,8 +19,7 @@ class Line:
         self._live = stream.isatty()
         self._seconds = LIVE_SECONDS if self._live else PLAIN_SECONDS
         self._due = time.monotonic() + self._seconds
-        self._width = 0
-        """A line without an end of so many letters stands on the terminal."""
+        self._open = False  # a line without an end stands on the terminal
 
     def show(self, text: str) -> None:
         """Show ``text`` if it is time to."""
@@ -29,14 +28,14 @@ class Line:
             return
         self._due = now + self._seconds
         if self._live:
-            print(f"\r{text:<{self._width}}", end="", file=self._stream, flush=True)
-            self._width = len(text)
+            print(f"\r{text}", end="", file=self._stream, flush=True)  # it never gets shorter
+            self._open = True
         else:
             print(text, file=self._stream, flush=True)
 
     def end(self) -> None:
-        if self._width:
-            self._width = 0
+        if self._open:
+            self._open = False
             print(file=self._stream, flush=True)
 
 

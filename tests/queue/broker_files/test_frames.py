@@ -129,6 +129,30 @@ def test_what_waits_is_found_whatever_frames_it_stands_in(seed: int) -> None:
     assert tried == {one for some in found.values() for one in some if one % 7 == 0}
 
 
+@pytest.mark.parametrize("missing", [0, 1, 2, 3])
+@pytest.mark.parametrize("copies", [1, 20])
+def test_a_message_without_an_envelope_is_in_no_queue_whatever_its_neighbours_are(
+    missing: int, copies: int
+) -> None:
+    """And wherever a clock was set to when it came."""
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    kept = BrokerState(log, report=lambda line: None)
+    kept.restored()
+    kept.declare({NAMES[0]: 0})
+    envelopes: list[bytes | None] = [head("mtl", NAMES[0]) + b"own"] * (4 * copies)
+    envelopes[missing] = None
+    times = (-5_000_000, 2**33 * 10**6, 10**15)
+    for time in times:
+        batch = MessageBatch("mtl", "content", time, count=len(envelopes), envelope=envelopes)
+        log.append([encode([batch])])
+    kept.close()
+    waiting = BrokerState(log, report=lambda line: None).restored()[NAMES[0]]
+    lost = {missing + number * len(envelopes) for number in range(3)}
+    assert waiting.message_ids.tolist() == [n for n in range(log.end) if n not in lost]
+    assert sorted(set(waiting.arrived)) == [0, 10**9, 2**32 - 1]
+
+
 @pytest.mark.parametrize("alike", [True, False])
 def test_damage_in_a_frame_costs_that_frame_and_is_told(alike: bool) -> None:
     """Bytes anywhere in a segment are flipped: nothing else is lost, nothing else comes."""
