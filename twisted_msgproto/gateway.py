@@ -454,6 +454,8 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
         )
     if not table.get("directory"):
         raise ConfigurationError("[queue]: directory is missing")
+    if "://" in table["directory"]:
+        raise ConfigurationError("[queue]: directory is one of this machine, not an address")
     return found
 
 

@@ -558,6 +558,38 @@ def test_an_empty_path_is_refused_by_every_command(capsys: pytest.CaptureFixture
     assert tried > 40
 
 
+def test_an_address_is_refused_wherever_a_path_of_this_machine_is_meant(
+    launch: Launcher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``grpc://host:1`` was a new directory ``grpc:`` below the working directory."""
+    place, tried = "grpc://host:1", 0
+    for words, one in commands().items():
+        for parameter in one.params:
+            if isinstance(parameter.type, click.Path) and parameter.type.type is Path:
+                option = parameter.opts[-1:] if isinstance(parameter, click.Option) else []
+                assert cli.main([*words, *option, place]) == 2, (words, option)
+                said = capsys.readouterr().err
+                assert f"{place} is an address, and a path on this machine" in said, said
+                tried += 1
+    assert tried > 20
+    (launch.directory / "g.toml").write_text('[sabc]\nendpoint = "unix:s"\n')
+    (launch.directory / "h.toml").write_text(
+        f'[sabc]\nendpoint = "unix:s"\n[queue]\ndirectory = "{place}"\n'
+    )
+    starts = [
+        ["twisted_msgproto", "gateway", "--config=g.toml", f"--queue={place}"],
+        ["twisted_msgproto", "gateway", "--config=h.toml"],
+        ["twisted_msgproto", "check", "h.toml"],
+        ["twisted", "sabc", "--endpoint=unix:s", f"--queue={place}"],
+    ]
+    for module, *words in starts:
+        done = launch.run(*words, module=module)
+        assert done.returncode != 0
+        assert "not an address" in done.stderr or "is an address" in done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+    assert sorted(path.name for path in launch.directory.iterdir()) == ["g.toml", "h.toml"]
+
+
 # -- extras that are not installed -----------------------------------------------------------------
 
 HIDDEN = """

@@ -35,10 +35,14 @@ class Named(click.Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value == "":
             self.fail("it is empty", param, ctx)
+        if self.type is Path and "://" in str(value):
+            self.fail(f"{value} is an address, and a path on this machine is meant", param, ctx)
         return super().convert(value, param, ctx)
 
 
 FILE: Final = Named(readable=False, path_type=Path)
+"""A path on this machine."""
+
 SIZE_BYTES: Final = 300
 """Made-up messages have this size."""
 

@@ -93,6 +93,8 @@ def no_queue(directory: str | os.PathLike[str]) -> str:
     """Return why ``directory``, as it was given, cannot be read as a queue, and what to try."""
     given = os.fspath(directory)
     place = os.path.abspath(given)
+    if given.startswith(("grpc://", "grpc+tls://")):
+        return f"no queue in {given}: this needs the directory itself, on the queue's machine"
     if URL.match(given):
         return (
             f"no queue in {given}: a directory, grpc://HOST:PORT or grpc+tls://HOST:PORT is meant"

@@ -37,6 +37,7 @@ from .format import (
 )
 from .lineage import Landed, Lineage
 from .payload import Encoded
+from .queue_directories import URL
 from .row_locator import RowLocator
 from .troubles import failure
 
@@ -108,6 +109,8 @@ class SegmentLog:
         make_identity: Callable[[], Identity] = new_identity,
         make_incarnation: Callable[[], int] = new_incarnation,
     ) -> None:
+        if URL.search(os.fspath(directory)):
+            raise QueueError(f"{directory} is an address, and a queue a directory of this machine")
         self.directory: str = os.path.abspath(os.fspath(directory))
         self.disk: Disk = disk
         self.max_bytes: int = max_bytes
