@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -213,26 +214,14 @@ def makeService(options: ServerOptions) -> IService:
     return standalone(options, serve)
 
 
-class BoundSockets:
-    def __init__(self) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._removals: list[Callable[[], None]] = []
-
-    def bind(self, address: str) -> None:
-        self._removals.append(bind(self._context.socket(zmq.ROUTER), address))
-
-    def close(self) -> None:
-        for remove in self._removals:
-            remove()
-        self._context.destroy(linger=0)
-
-
 def try_addresses(addresses: Sequence[str], held: Held) -> Iterator[str]:
     """Bind every address until ``held`` is closed, and yield a line for each refusal."""
-    bound = BoundSockets()
+    bound = ExitStack()
     held.hold(bound)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    bound.callback(context.destroy, linger=0)
     for address in addresses:
         try:
-            bound.bind(address)
+            bound.callback(bind(context.socket(zmq.ROUTER), address))
         except ConfigurationError as error:
             yield str(error)
