@@ -55,60 +55,6 @@ from ..wire.data import (
     Summon,
 )
 
-
-class Incoming:
-    """The contents of one reading flow, over all its leases.
-
-    A server numbers contents anew for each lease.  If the application confirmed one late, under its
-    old number, another content could have that number by then, and would be lost.  So the server's
-    sequences stay in here, and what the application sees rises over all leases.
-
-    Attributes:
-        unconfirmed: sequences, as the application knows them, which are not confirmed or rejected
-            yet, in order.
-    """
-
-    __slots__ = ("_base", "_last", "unconfirmed")
-
-    def __init__(self) -> None:
-        self.unconfirmed: OrderedDict[int, None] = OrderedDict()
-        self._last = -1  # the last sequence of this lease
-        self._base = 0  # what is added to the server's sequences
-
-    def renew(self) -> None:
-        self.unconfirmed.clear()
-        self._base += self._last + 1
-        self._last = -1
-
-    def passes(self, sequence: int) -> bool:
-        """Return whether ``sequence`` is above all before; it counts as received then."""
-        if sequence <= self._last:
-            return False
-        self._last = sequence
-        return True
-
-    def add(self, sequence: int, confirms: bool) -> int:
-        """Return the application's sequence of what the server sent as ``sequence``."""
-        known = self._base + sequence
-        if confirms:
-            self.unconfirmed[known] = None
-        return known
-
-    def settle(self, known: int, multiple: bool) -> int | None:
-        """Settle a content, or all up to it; return the server's sequence.
-
-        None: it is settled already, was never received, or belongs to an older lease.
-        """
-        unconfirmed = self.unconfirmed
-        if known not in unconfirmed:
-            return None
-        if multiple:
-            while next(iter(unconfirmed)) != known:
-                unconfirmed.popitem(last=False)
-        del unconfirmed[known]
-        return known - self._base
-
-
 LEASE_REFUSED: Final = "the lease was refused: it is used, has ended or is another client's"
 
 _STANDING: Final = (ClientFlowState.LEASING, ClientFlowState.OPEN)
@@ -172,8 +118,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._summoned: dict[str, None] = {}
         self._window: SendWindow[_Sent] = SendWindow(limits.integer("window"))
         self._waiting: deque[_Sent] = deque()  # contents that wait for room or for the lease
-        self._incoming = Incoming()
-        self.unconfirmed: OrderedDict[int, None] = self._incoming.unconfirmed
+        self.unconfirmed: OrderedDict[int, None] = OrderedDict()
+        # A server numbers contents anew for each lease.  If the application confirmed one late,
+        # under its old number, another content could have that number by then, and would be lost.
+        # So what the application sees rises over all leases: the server's sequence and ``_base``.
+        self._base = 0
+        self._received = -1  # the server's last sequence of this lease
         self.doubted: bool = False
         self._heard_at = 0.0
         self._sent_at = 0.0
@@ -232,7 +182,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._machine.step(Renewed)
         self._renewals += 1
         self._out.clear()
-        self._incoming.renew()
+        self.unconfirmed.clear()
+        self._base += self._received + 1
+        self._received = -1
         again = [
             (number, type(command), command.resource)
             for _, (number, command) in self._commands.drain()
@@ -323,9 +275,14 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def _settle(self, sequence: int, multiple: bool) -> int | None:
         if not self.reads or not self.confirms:
             raise ValueError("only a reader with confirm full settles contents")
-        if self.state is not ClientFlowState.OPEN:
-            return None
-        return self._incoming.settle(sequence, multiple)
+        unconfirmed = self.unconfirmed
+        if self.state is not ClientFlowState.OPEN or sequence not in unconfirmed:
+            return None  # it is settled already, was never received, or belongs to an older lease
+        if multiple:
+            while next(iter(unconfirmed)) != sequence:
+                unconfirmed.popitem(last=False)
+        del unconfirmed[sequence]
+        return sequence - self._base
 
     def drain(self, now: float) -> list[ClientFlowEvent]:
         self._draining = True
@@ -433,7 +390,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._lose("a content came without its sequence", events)
             return
         (sequence,) = data.read_sequence(header)
-        if self._incoming.passes(sequence):
+        if self._passes(sequence):
             self._send(Reject(sequence), now)
 
     def _obey(self, command: DataCommand, events: list[ClientFlowEvent], now: float) -> None:
@@ -452,15 +409,25 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             case _:
                 pass  # a Pong: that it came is all it says
 
+    def _passes(self, sequence: int) -> bool:
+        """Return whether ``sequence`` is above all before; it counts as received then."""
+        if sequence <= self._received:
+            return False
+        self._received = sequence
+        return True
+
     def _receive(self, content: Content, events: list[ClientFlowEvent]) -> None:
-        if not self.reads or not self._incoming.passes(content.sequence):
+        if not self.reads or not self._passes(content.sequence):
             self._dropped("content")
             return
         last = events[-1] if events else None
         if not isinstance(last, ContentsReceived):
             last = ContentsReceived([], [], [], [])
             events.append(last)
-        last.sequences.append(self._incoming.add(content.sequence, self.confirms))
+        known = self._base + content.sequence
+        if self.confirms:
+            self.unconfirmed[known] = None
+        last.sequences.append(known)
         last.resources.append(content.resource)
         last.properties.append(content.properties)
         last.bodies.append(content.body)
