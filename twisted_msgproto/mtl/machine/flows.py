@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ...core.machine import Machine, ReceiveWindow
@@ -421,7 +422,7 @@ class Session:
     envelope: list[bytes] = field(default_factory=list)  # of the request under way
     asked_at: float = 0.0
     kept: MemoryShare = field(default_factory=MemoryShare)  # what leases and flows make us keep
-    refused: bool = False  # the reply waits for the time that a failure costs
+    refused_until: float = inf  # then the reply is due that a failure has delayed
     ended: bool = False
 
     @property

@@ -164,7 +164,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._virtual_hosts = virtual_hosts
         self._sessions: dict[bytes, Session] = {}
         self._leases: dict[str, LeaseGrant] = {}
-        self._refusals: dict[Session, float] = {}  # when the reply is due
         self._out_control: list[list[bytes]] = []
         self._events: list[ServerEvent] = []
         # Nothing here is worth a finer clock than this, and so many silent peers are looked after
@@ -481,16 +480,14 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def refuse(self, session: Session, now: float) -> None:
         """Note that the attempt failed; the reply follows after its delay (``MT-08``)."""
         if self._awaits_answer(session, now):
-            session.refused = True
             self.counters["failed_authentications"] += 1
-            self._refusals[session] = session.asked_at + self.limits["login-delay"]
+            session.refused_until = session.asked_at + self.limits["login-delay"]
             self._watch(session)
 
     def _awaits_answer(self, session: Session, now: float) -> bool:
         self._now = now
-        return (
-            not session.ended and session.state is SessionState.AUTHORIZING and not session.refused
-        )
+        authorizing = session.state is SessionState.AUTHORIZING
+        return authorizing and session.refused_until == inf and not session.ended
 
     def withdraw(self, session: Session, now: float) -> list[ServerEvent]:
         """The session's authentication has ended: its leases end, its next request gets 401."""
@@ -512,7 +509,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         session.ended = True
         del self._sessions[session.peer]
         self.deadlines.clear(session)
-        self._refusals.pop(session, None)
         self._end_leases(session)
         self._events.append(SessionEnded(session, reason))
 
@@ -575,7 +571,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         due = (self._now if self._paused else session.heard_at) + self.limits["session-idle"]
         if session.state not in (SessionState.READY, SessionState.PROFILED):
             due = min(due, session.opened_at + self.limits["authentication"])
-        due = min(self._coarse(due), self._refusals.get(session, inf))
+        due = min(self._coarse(due), session.refused_until)
         self.deadlines.set(session, max(self._now, due))
 
     def _look_after_session(self, session: Session, now: float) -> None:
@@ -583,10 +579,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
         Data keeps a session alive.
         """
-        refused_until = self._refusals.get(session)
-        if refused_until is not None and refused_until <= now:
-            del self._refusals[session]
-            session.refused, session.mechanism = False, None
+        if session.refused_until <= now:
+            session.refused_until, session.mechanism = inf, None
             session.machine.step(Denied)
             self._answer(session, 401, mechanisms=self._mechanisms)
         heard = [session.heard_at, self._resumed_at]
