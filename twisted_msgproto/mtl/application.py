@@ -106,7 +106,7 @@ def _given(name: QueueName, messages: Sequence[QueuedMessage]) -> list[tuple[Giv
     head, found = head_for(name), []
     for message in messages:
         table = table_of(message, head)
-        content = Given(table, message.body, message.tries, message.message_id)
+        content = Given(table, message.body, message.message_id)
         found.append((content, marked(table, message)))
     return found
 
@@ -117,7 +117,7 @@ class QueueProfile(Profile):
     A queue is made when somebody writes to it or summons it.  Each content goes to one reader, in
     turn, as far as readers have space; a reader of several queues has each in turn.  A
     confirmed content is done with; a rejected one is gone, unless it is recycled: then it goes
-    back to its place, with the property ``mtl-redeliveries``, and after ``deliveries`` tries to the
+    back to its place, with the property ``mtl-redeliveries``, and after ``tries`` tries to the
     queue of dead letters, ``NAME.dead``.  What a reader has not confirmed when it is gone goes back
     as well.  That is a try for what it had probably seen: contents before the last one that it
     confirmed or rejected, and the one behind; what was only sent ahead has had no try.

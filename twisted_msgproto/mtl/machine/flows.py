@@ -238,7 +238,6 @@ class Stored:
 
     properties: bytes
     body: bytes
-    deliveries: int = 0
 
 
 @dataclass(slots=True, eq=False)

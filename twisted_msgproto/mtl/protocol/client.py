@@ -508,7 +508,6 @@ class MtlClientService(ReconnectingService[MtlClient]):
         self.factory = factory
         self._endpoint = endpoint
         self._client: MtlClient | None = None  # of the session, or of the attempt at hand
-        self._entering: Deferred[MtlClient] | None = None
         self._call: Any = None  # the next attempt
         # Both by resource; None: one flow of all those that have none of their own.
         self._writers: dict[str | None, MtlWriter] = {}
@@ -596,15 +595,10 @@ class MtlClientService(ReconnectingService[MtlClient]):
         self._attempting()
         self._client = client = self.factory.buildClient(self._endpoint)
         client.link.owner = self
-        self._entering = ensureDeferred(self.factory.enter(client))
-        self._entering.addCallbacks(self._entered, self._lost)
-
-    def _entered(self, client: MtlClient) -> None:
-        self._entering = None
-        self._established(client)
+        entering = ensureDeferred(self.factory.enter(client))
+        entering.addCallbacks(self._established, self._lost)
 
     def _lost(self, failure: Failure) -> None:
-        self._entering = None
         client, self._client = self._client, None
         if self._closing:
             return
