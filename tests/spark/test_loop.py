@@ -45,6 +45,7 @@ from twisted_msgproto.table.landing import (
     merged,
 )
 from twisted_msgproto.table.plan import Range
+from twisted_msgproto.table.rewind import rewind
 
 PATIENCE = 60.0
 """How long a test waits for what must happen."""
@@ -542,6 +543,25 @@ def test_a_table_whose_rows_are_not_those_that_landed_is_refused__TB_05__RD_30(
     assert cli.main(shlex.split(command[1].replace("QUEUE", str(queue)))) == 0
     drain(table, [queue])
     exactly(table, queue)
+
+
+def test_a_bridge_that_stood_aside_lands_again_what_was_set_back__TB_11(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took its version from before for an answer that was lost, and told the queue so."""
+    drain(table, [queue], pace=IN_THREE, run=OTHER)
+    [first, *_] = Table.open(table).files()
+    (table / first.path).unlink()
+    rewind(Table.open_for_writing(table), Run.new(), queues={identity(queue): QueueReader(queue)})
+    loop, ahead = loop_over(table, [queue], pace=IN_THREE, run=OTHER), list[int]()
+
+    def want(landed: Any) -> None:
+        ahead.extend(at.offset - places(table)[name].offset for name, at in landed.items())
+
+    monkeypatch.setattr(loop.marks, "want", want)
+    loop.run()
+    exactly(table, queue)
+    assert max(ahead) == 0
 
 
 def test_a_table_from_a_backup_lands_what_it_lacks__TB_05(

@@ -536,6 +536,8 @@ def test_bridges_with_two_definitions_of_a_table_land_each_row_once(
         ('queue = "q"\n[[table]]\nlocation = "s3://b/raw"\n'
          '[[table]]\nlocation = "s3a://b/raw/"\nname = "b"', "is the table 'raw' already"),
         ('queue = "q"\n' + RAW + '[[table]]\nlocation = "raw/er"', "the table 'raw' lie in one"),
+        ('queue = "q"\n' + RAW + 'consumer = "c"\n[[table]]\nlocation = "b"\nconsumer = "c"',
+         "the table 'raw' has the consumer 'c' already: they would trim each other's rows"),
         ('queue = "q"\n' + RAW + 'dead_letters = "d"', "dead letters are of a transform"),
         ('queue = "q"\n' + RAW + "transform = 'a:b'\ndead_letters = './raw'",
          "the dead letters need a table of their own"),

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from tests.table.conftest import table_in
 from tests.tools.disks import StepDisk
-from tests.tools.tables import RUN, Gateway, delta
+from tests.tools.tables import RUN, Gateway, delta, tear_column
 from tests.tools.tables import counted_rows as rows
 from tests.tools.tables import create_table as create
 from tests.tools.tables import expected_rows as expected
@@ -342,6 +342,15 @@ def test_rows_behind_a_hole_go_in_the_version_which_sets_the_place(
     land(table, a, b)
     assert rows(table) == expected(a, 0, 40) + expected(b, 0, 40)
     assert verify(table).intact
+
+
+def test_rows_of_which_one_column_is_torn_land_again(local: Table, a: Gateway) -> None:
+    fill(local, a)
+    tear_column(local, local.files()[1], "body")
+    rewind(again(local), RUN, queues={a.id: a.reader})
+    land(again(local), a)
+    assert rows(local) == expected(a, 0, 21)
+    assert verify(again(local), every_column=True).intact
 
 
 def test_one_gateway_goes_back_and_the_others_rows_in_its_files_stay(

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record
 from tests.tools.loops import drain
-from tests.tools.tables import RUN, Gateway, rows_of
+from tests.tools.tables import RUN, Gateway, rows_of, tear_column
 from tests.tools.tables import create_table as create
 from tests.tools.tables import land_gateways as land
 from twisted_msgproto import cli
@@ -65,17 +65,7 @@ def test_a_torn_file_is_lost_and_said_so(table: Table, a: Gateway, left: str) ->
 def test_pages_of_other_columns_are_looked_at_when_asked(table: Table, a: Gateway) -> None:
     a.put(500)
     [file] = land(table, a)
-    path = Path(table.location, file.path)
-    group = pq.ParquetFile(path).metadata.row_group(0)
-    body = next(
-        group.column(index)
-        for index in range(group.num_columns)
-        if group.column(index).path_in_schema == "body"
-    )
-    octets = bytearray(path.read_bytes())
-    start = body.data_page_offset
-    octets[start : start + body.total_compressed_size] = bytes(body.total_compressed_size)
-    path.write_bytes(octets)
+    tear_column(table, file, "body")
     assert verify(table).intact
     assert file.path in verify(table, every_column=True).lost
 

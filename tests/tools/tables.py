@@ -209,6 +209,18 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
         return [*pool.map(run, calls)]
 
 
+def tear_column(table: Table, file: DataFile, name: str) -> None:
+    """Let the pages of one column of a file be empty bytes."""
+    path = Path(table.location, file.path)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = (group.column(index) for index in range(group.num_columns))
+    [torn] = [one for one in columns if one.path_in_schema == name]
+    octets = bytearray(path.read_bytes())
+    start = torn.data_page_offset
+    octets[start : start + torn.total_compressed_size] = bytes(torn.total_compressed_size)
+    path.write_bytes(octets)
+
+
 def age_log(location: str | Path, seconds: float) -> None:
     """Let the files of a table's log have been written earlier."""
     for path in Path(location, "_delta_log").iterdir():

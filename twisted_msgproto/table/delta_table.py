@@ -475,6 +475,16 @@ class Table:
         raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
 
     def _confirmed(self, proposal: Proposal) -> int | None:
+        """Return the version that a proposal became, and that nobody has taken back since."""
+        if proposal.metadata is not None:
+            undone = self._metadata == proposal.metadata_before
+        else:
+            now = self.landed()
+            undone = {**proposal.landed} != {**proposal.before} and all(
+                now.get(gateway) == place for gateway, place in proposal.before.items()
+            )
+        if undone:
+            return None
         for commit in self._unconfirmed:
             if proposal.became(commit):
                 self._unconfirmed.clear()
