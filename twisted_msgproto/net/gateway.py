@@ -120,7 +120,7 @@ class Gateway(MultiService):
         self.laterChanges: Callable[[], list[str]] = list
         self.flow: FlowHistory | None = None
         if queue is not None:
-            self.sink = queue_sink(queue, reactor, **queue_options)
+            self.sink = DurableSink.unopened(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
             self._serveControl(queue)  # the first to start, the last to end
 
@@ -386,16 +386,6 @@ def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
         factory.authoriser = rules
 
     yield Change(f"{options.protocolName}: rules of {options['access']}", apply)
-
-
-def queue_sink(directory: str, reactor: Any, **queue_options: Unpack[QueueOptions]) -> DurableSink:
-    """Return the sink over ``directory``, not opened; ConfigurationError without its packages."""
-    try:
-        return DurableSink.unopened(directory, reactor, **queue_options)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"--queue needs {error.name}: pip install 'twisted-msgproto[queue]'"
-        ) from None
 
 
 def announce(name: str, address: str) -> None:

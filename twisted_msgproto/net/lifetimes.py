@@ -504,10 +504,5 @@ def sink_of(
         raise TypeError("sink and queue: one of them")
     if factory is not None:
         raise TypeError("queue beside factory: give its sink to the factory")
-    try:
-        owned = DurableSink.unopened(fspath(queue), reactor)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"queue needs {error.name}: pip install 'twisted-msgproto[queue]'"
-        ) from None
+    owned = DurableSink.unopened(fspath(queue), reactor)
     return owned, owned

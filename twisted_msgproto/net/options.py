@@ -103,14 +103,6 @@ class LegibleOptions(usage.Options):
         return "\n" + "\n\n".join(parts) + "\n"
 
 
-Tables = Mapping[str, Iterable[Limit]]
-
-
-def limits_tables(tables: Tables, width: int) -> list[str]:
-    shown = {title: list(limits) for title, limits in tables.items()}
-    return [limits_table(title, limits, width) for title, limits in shown.items() if limits]
-
-
 # ── the options of all servers ────────────────────────────────────────────────────────────────────
 
 
@@ -217,7 +209,8 @@ class ServerOptions(LegibleOptions):
         )
 
     def getTables(self, width: int) -> list[str]:
-        return limits_tables(self.limitTables(), width)
+        tables = self.limitTables().items()
+        return [limits_table(title, limits, width) for title, limits in tables if limits]
 
     @classmethod
     def limitTables(cls) -> Mapping[str, Sequence[Limit]]:

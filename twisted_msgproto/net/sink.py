@@ -103,9 +103,15 @@ class DurableSink:
 
         For what is made before ``twistd`` becomes a daemon: the queue's thread would stay behind
         in the process that ends then, and files would belong to the user who started it.
+        ConfigurationError without the extra ``queue``.
         """
         sink = cls.__new__(cls)
-        sink._prepare(directory, reactor, queue_options)
+        try:
+            sink._prepare(directory, reactor, queue_options)
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"a queue needs {error.name}: pip install 'twisted-msgproto[queue]'"
+            ) from None
         return sink
 
     def _prepare(

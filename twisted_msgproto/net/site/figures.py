@@ -22,6 +22,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
 from ..counters import BOUNDS
+from ..deferreds import Waiters
 from ..sink import DurableSink
 from .queue_figures import NOTHING_READ, healthy, queue_figures, read_figures, safe_and_landing
 
@@ -56,7 +57,7 @@ class GatewayFigures:
         self._started_at = time.time()
         self._kept: Figures | None = None
         self._kept_at = -inf
-        self._gathering: list[Deferred[Figures]] | None = None
+        self._gathering: Waiters[Figures] | None = None
         self._reading: Deferred[Figures] | None = None
         self._read_last: Mapping[str, Any] = NOTHING_READ
         self._silent = False  # the disk has not answered in time
@@ -79,20 +80,21 @@ class GatewayFigures:
         kept_for = self._reactor.seconds() - self._kept_at
         if self._kept is not None and kept_for < KEPT_SECONDS:
             return succeed(self._kept)
-        asked: Deferred[Figures] = Deferred()
         if self._gathering is not None:
-            self._gathering.append(asked)
-            return asked
-        self._gathering = [asked]
-        self._gather().addBoth(self._gathered)
+            return self._gathering.wait()
+        gathering: Waiters[Figures] = Waiters()
+        self._gathering = gathering
+        asked = gathering.wait()
+        self._gather().addBoth(self._gathered, gathering)
         return asked
 
-    def _gathered(self, result: Figures | Failure) -> None:
-        asked, self._gathering = self._gathering or [], None
-        if not isinstance(result, Failure):
+    def _gathered(self, result: Figures | Failure, gathering: Waiters[Figures]) -> None:
+        self._gathering = None
+        if isinstance(result, Failure):
+            gathering.fail(result)
+        else:
             self._kept, self._kept_at = result, self._reactor.seconds()
-        for one in asked:
-            one.callback(result)
+            gathering.fire(result)
 
     def _gather(self) -> Deferred[Figures]:
         figures: Figures = {}
@@ -141,12 +143,9 @@ class GatewayFigures:
         if not isinstance(writer, QueueWriter):
             return succeed(None)
         if self._reading is None:
+            pool = self._reactor.getThreadPool()
             self._reading = deferToThreadPool(
-                self._reactor,
-                self._reactor.getThreadPool(),
-                read_figures,
-                writer.directory,
-                time.time(),
+                self._reactor, pool, read_figures, writer.directory, time.time()
             ).addBoth(self._read)
         elif self._silent:
             return succeed(queue_figures(writer, self._of_silent_disk()))
@@ -255,16 +254,14 @@ class GatewayFigures:
             states = Counter(factory.counters.states)
             if states.total() != len(factory.liveConnections):
                 _walk_states(factory, states)
-            _add(
-                protocols,
-                factory.protocolName,
-                {
-                    "connections": len(factory.liveConnections),
-                    "states": {_name_of(state): count for state, count in states.items() if count},
-                    **_traffic(factory.traffic),
-                    **_counters(summed, factory.limits),
-                },
-            )
+            shown = {
+                "connections": len(factory.liveConnections),
+                "states": {_name_of(state): count for state, count in states.items() if count},
+                **_traffic(factory.traffic),
+                **_counters(summed, factory.limits),
+            }
+            known = protocols.get(factory.protocolName, {})
+            protocols[factory.protocolName] = added_up(known, shown)
         figures["protocols"] = protocols
         figures["limits"] = self._limits(protocols)
         figures["sessions_total"] = sum(one["connections"] for one in protocols.values())
@@ -280,13 +277,8 @@ def _walk_states(factory: Any, states: Counter[Any]) -> None:
     """Count the states that ``states`` lacks: of MTL, whose sessions share a machine, and of
     subclasses that count in their own way.
     """
-    live = list(factory.liveConnections)
-    if states:
-        live = [
-            session
-            for session in live
-            if not factory.counters.tracks(getattr(session, "link", None))
-        ]
+    tracks = factory.counters.tracks if states else lambda _: False
+    live = [one for one in factory.liveConnections if not tracks(getattr(one, "link", None))]
     states.update(map(_state_of, live))  # by the state itself, because its name takes longer
 
 
@@ -363,27 +355,16 @@ def _counters(summed: Mapping[str, int], limits: Collection[str] = ()) -> Figure
             met[limit] = met.get(limit, 0) + times
     if plain.get("displaced"):
         met["connections"] = met.get("connections", 0) + plain["displaced"]
-    return {
-        "counters": plain,
-        "faults": faults,
-        "limits_met": met,
-        "reasons": reasons,
-    }
-
-
-def _add(protocols: dict[str, Figures], name: str, figures: Figures) -> None:
-    known = protocols.get(name)
-    protocols[name] = figures if known is None else added_up(known, figures)
+    return {"counters": plain, "faults": faults, "limits_met": met, "reasons": reasons}
 
 
 def added_up(one: Figures, other: Figures) -> Figures:
     summed = dict(one)
     for name, value in other.items():
-        if name not in summed:
-            summed[name] = value
-        else:
+        if name in summed:
             inner = isinstance(value, dict)
-            summed[name] = added_up(summed[name], value) if inner else summed[name] + value
+            value = added_up(summed[name], value) if inner else summed[name] + value
+        summed[name] = value
     return summed
 
 
