@@ -489,8 +489,8 @@ class JavaErrors:
             file.write(data)
 
 
-def first_line(error: BaseException, limit: int = 300) -> str:
-    """Return the first line of an error's text that says something, cut to ``limit`` characters."""
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text that says something, cut to 300 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= 300 else f"{text[:299]}…"

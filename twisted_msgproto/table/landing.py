@@ -92,7 +92,6 @@ class Target:
     storage: Mapping[str, str] = field(default_factory=dict)
     schema: pa.Schema = TABLE_SCHEMA
     partition_by: tuple[str, ...] = ("day",)
-    compression: str = "zstd"
     shape: Shape | None = None
     """Which rows it has and in which columns; None: all of the queue, as they are."""
 
@@ -413,8 +412,8 @@ class PartitionFile:
         self._writer = pq.ParquetWriter(
             self._stream,
             self._schema,
-            compression=target.compression,
-            compression_level=COMPRESSION_LEVEL if target.compression == "zstd" else None,
+            compression="zstd",
+            compression_level=COMPRESSION_LEVEL,
             use_dictionary=[
                 name for name in DICTIONARY_COLUMNS if name.split(".")[0] in self._schema.names
             ],
