@@ -204,6 +204,8 @@ def run(arguments: SimpleNamespace) -> int:
             why = f"no more came within {arguments.timeout:g} s"
             if arguments.count is None:
                 why = f"no message came within {arguments.timeout:g} s"
+            if told and not (came or agreed):
+                why += f", and nobody answers at {options.endpoint}; is the server running?"
         if arguments.count is not None:
             why = f"{came} of {wanted} messages came: {why}"
     if why is None:
