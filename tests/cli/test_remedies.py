@@ -290,6 +290,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         r"; write (tcp:\S+)$",
         "send sabc {1} --count 1",
     ),
+    "an address of IPv6 without its kind": (
+        "send sabc [::1]:1 --count 1",
+        r"; write (tcp:\S+)$",
+        "send sabc {1} --count 1",
+    ),
     "a method's arguments": (
         "send umq ws://127.0.0.1:1 --args [] --count 1",
         "--args go with (--call METHOD)",

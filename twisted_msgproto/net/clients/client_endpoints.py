@@ -38,7 +38,7 @@ from ...core.reasons import tls_text
 from ..endpoint_strings import CLIENTS, certificates_in, check_parts, file_trouble
 from .command_types import ClientEndpoint, ConnectOptions
 
-ADDRESS: Final = re.compile(r"[\w.-]*[.\w]:\d+")
+ADDRESS: Final = re.compile(r"([\w.-]*[.\w]|\[[\w:.%]+\]):\d+")
 """Who writes this has left out the kind of the endpoint."""
 
 
