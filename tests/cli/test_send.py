@@ -352,7 +352,10 @@ def test_it_ends_after_the_count_and_in_peace(fake: Launcher) -> None:
 @pytest.mark.parametrize("kind", ["tcp", "path"])
 @pytest.mark.parametrize(
     ("verb", "name"),
-    [*(("send", name) for name in PROTOCOLS), *(("recv", name) for name in PROTOCOLS if name != "lumberjack")],
+    [
+        *(("send", name) for name in PROTOCOLS),
+        *(("recv", name) for name in PROTOCOLS if name != "lumberjack"),
+    ],
 )
 def test_that_nobody_listens_is_said_however_soon_it_has_to_be__RD_43(
     launch: Launcher, verb: str, name: str, kind: str
