@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.machine import ReceiveWindow, SendWindow
-from twisted_msgproto.micromsg2.terms import after, following, steps_between
+from twisted_msgproto.micromsg2.wire.frames import after, following, steps_between
 
 
 def filled(*sequences, limit=10):

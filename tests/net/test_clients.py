@@ -105,9 +105,6 @@ def test_each_file_of_tls_is_named_with_what_is_wrong_with_it(tmp_path: Path) ->
         assert str(refused.value) == problem
 
 
-# ── requests in flight ──────────────────────────────────────────────────────────────────────────
-
-
 # ── what every client which comes back has in common ────────────────────────────────────────────
 
 

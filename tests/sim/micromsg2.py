@@ -31,14 +31,15 @@ from twisted_msgproto.micromsg2 import (
 )
 from twisted_msgproto.micromsg2.machine import receiving
 from twisted_msgproto.micromsg2.machine.sides import Session
-from twisted_msgproto.micromsg2.terms import after, steps_between
 from twisted_msgproto.micromsg2.wire.frames import (
     LIMITS,
     Decoder,
     Error,
     ExtensionFrame,
     Handshake,
+    after,
     encode_handshake,
+    steps_between,
 )
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.broker.persistence import BrokerPersistence, KeptBroker

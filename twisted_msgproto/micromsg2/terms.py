@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import auto
 from typing import Any, Final
@@ -50,26 +50,6 @@ FAILED: Final = "failed"
 
 ERROR_CHARACTERS_MAX: Final = 200
 """Errors that we send are not longer."""
-
-
-SEQUENCES: Final = range(1, 0x10000)
-"""MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
-
-
-def after(number: int, steps: int = 1) -> int:
-    return (number - 1 + steps) % len(SEQUENCES) + 1
-
-
-def following(number: int, count: int) -> Sequence[int]:
-    first = after(number)
-    if first + count - 1 in SEQUENCES:
-        return range(first, first + count)
-    return [after(number, steps) for steps in range(1, count + 1)]
-
-
-def steps_between(start: int, end: int) -> int:
-    """Return how many steps forward lead from ``start`` to ``end``: less than there are numbers."""
-    return (end - start) % len(SEQUENCES)
 
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────

@@ -10,8 +10,16 @@ from typing import Final, NamedTuple
 
 from ...core.limits import Limits
 from ...core.machine import ReceiveWindow
-from ..terms import PARTS_MAX, SEQUENCES, Counters, MessagesReceived, after, steps_between
-from ..wire.frames import LIMIT_EXCEEDED, PROTOCOL_ERROR, Messages, Part
+from ..terms import PARTS_MAX, Counters, MessagesReceived
+from ..wire.frames import (
+    LIMIT_EXCEEDED,
+    PROTOCOL_ERROR,
+    SEQUENCES,
+    Messages,
+    Part,
+    after,
+    steps_between,
+)
 from ..wire.texts import NO_PROPERTIES, BadText, Parsed, Properties, parse_properties
 from .extensions import Extension, refusal
 

@@ -12,7 +12,7 @@ from ...core.deadlines import Deadlines
 from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, SendWindow, Table
-from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side, following
+from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side
 from ..wire.frames import (
     LARGE_HEADER_BYTES,
     Command,
@@ -26,6 +26,7 @@ from ..wire.frames import (
     encode_extension,
     encode_numbered,
     encode_unnumbered,
+    following,
 )
 from ..wire.texts import NO_PROPERTIES, Writable, write_properties
 from .extensions import Extension

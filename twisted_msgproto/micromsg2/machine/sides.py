@@ -40,8 +40,6 @@ from ..terms import (
     Opened,
     SessionEstablished,
     Side,
-    after,
-    steps_between,
 )
 from ..wire.frames import (
     PROTOCOL_ERROR,
@@ -52,8 +50,10 @@ from ..wire.frames import (
     Handshake,
     Messages,
     Part,
+    after,
     encode_extension,
     encode_handshake,
+    steps_between,
 )
 from ..wire.texts import BadText
 from . import extensions

@@ -51,6 +51,9 @@ CONTINUED: Final = 16
 TYPES: Final = COMMAND | EXTENSION | ERROR
 KNOWN_FLAGS: Final = TYPES | LARGE_PAYLOAD | CONTINUED
 
+SEQUENCES: Final = range(1, 0x10000)
+"""MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
+
 MIB: Final = 1 << 20
 LARGE_HEADER_BYTES: Final = 5
 
@@ -68,6 +71,22 @@ EXTENSION_LIST_BYTES: Final = 4096
 
 PROTOCOL_ERROR: Final = "protocol-error"
 LIMIT_EXCEEDED: Final = "limit-exceeded"
+
+
+def after(number: int, steps: int = 1) -> int:
+    return (number - 1 + steps) % len(SEQUENCES) + 1
+
+
+def following(number: int, count: int) -> Sequence[int]:
+    first = after(number)
+    if first + count - 1 in SEQUENCES:
+        return range(first, first + count)
+    return [after(number, steps) for steps in range(1, count + 1)]
+
+
+def steps_between(start: int, end: int) -> int:
+    """Return how many steps forward lead from ``start`` to ``end``: less than there are numbers."""
+    return (end - start) % len(SEQUENCES)
 
 
 @dataclass(slots=True, frozen=True)
