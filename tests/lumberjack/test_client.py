@@ -19,6 +19,7 @@ from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,
     LimitExceeded,
+    ProtocolViolation,
     Refused,
 )
 from twisted_msgproto.lumberjack import (
@@ -98,6 +99,20 @@ class Connected(LoggedCase):
         self.assertEqual(self.transport.take(), [[b"bb"]])
         client.dataReceived(encode_ack(1))
         self.lose(client)
+
+    def test_a_reader_which_breaks_the_protocol_is_left(self):
+        """LJ-15, LJ-16: a line, a counter, a typed error."""
+        client = self.connect()
+        sent = client.send(b"1")
+        client.dataReceived(encode_ack(2) + encode_ack(1))
+        self.assertIsNone(self.transport.protocol)  # it was aborted
+        error = self.failureResultOf(sent, ProtocolViolation).value
+        self.assertEqual(str(error), "an ack of 2 of a window of 1")
+        self.assertEqual(
+            self.lines,
+            ["192.0.2.9:5044: left: an ack of 2 of a window of 1 (starts with 32 41 00 00 00 02)"],
+        )
+        self.assertEqual(self.factory.counters["fault:ack"], 1)
 
     def test_a_producer_which_fails_does_not_stop_the_others_events(self):
         """What it raises is its own; the connection goes on."""
