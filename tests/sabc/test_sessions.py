@@ -113,6 +113,16 @@ class Ends(Case):
         self.assertTrue(late.transport.disconnecting)
         self.lose(late)
 
+    def test_an_upgrade_that_is_under_way_ends_when_the_server_stops(self):
+        """SA-12."""
+        self.serve()
+        listening = self.factory.webSocketFactory()
+        upgrading = listening.buildProtocol(PEER)
+        upgrading.makeConnection(Transport(peerAddress=PEER))
+        listening.drain()
+        self.assertTrue(upgrading.transport.disconnecting)
+        self.lose(upgrading)
+
     def test_a_peer_which_breaks_the_protocol(self):
         """SA-05, SA-06: a line in the log, a counter, no secrets, and no more reading."""
         self.pair()
