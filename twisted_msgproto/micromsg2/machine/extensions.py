@@ -457,12 +457,12 @@ EXTENSION_MISMATCH: Final = "extension-mismatch"
 BAD_EXTENSION: Final = "bad-extension"
 
 
-class Disagreement(Exception):
-    """The handshake cannot succeed; ``code`` and text make the ERROR that says so."""
+class Broken(Exception):
+    """The session cannot go on, or begin; ``reason`` and text make the ERROR that says so."""
 
-    def __init__(self, code: str, text: str) -> None:
+    def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
-        self.code = code
+        self.reason = reason
 
 
 @dataclass(slots=True, frozen=True)
@@ -508,12 +508,12 @@ def _by_extension(offers: Iterable[Offer], known: ExtensionSet) -> dict[str, Off
         extension = known.get(offer.name)
         name = offer.name if extension is None else extension.name
         if name in found:
-            raise Disagreement(PROTOCOL_ERROR, f"extension {name} is listed twice")
+            raise Broken(PROTOCOL_ERROR, f"extension {name} is listed twice")
         if extension is not None:
             try:
                 extension.check(offer.properties)
             except BadText as error:
-                raise Disagreement(BAD_EXTENSION, f"{name}: {error}") from None
+                raise Broken(BAD_EXTENSION, f"{name}: {error}") from None
         found[name] = offer
     return found
 
@@ -521,13 +521,13 @@ def _by_extension(offers: Iterable[Offer], known: ExtensionSet) -> dict[str, Off
 def _check_major(major: int, first: bool = False) -> None:
     """After one side has said 1, nothing but 1 is the lower of the two (``MM-05``)."""
     if major < MAJOR or (major > MAJOR and not first):
-        raise Disagreement(UNSUPPORTED_VERSION, f"{major}; this side speaks {MAJOR}.{MINOR}")
+        raise Broken(UNSUPPORTED_VERSION, f"{major}; this side speaks {MAJOR}.{MINOR}")
 
 
 def _check_required(offers: Iterable[str], known: ExtensionSet) -> None:
     for name in offers:
         if name not in known:
-            raise Disagreement(UNSUPPORTED_EXTENSION, name)
+            raise Broken(UNSUPPORTED_EXTENSION, name)
 
 
 def answer(opening: Handshake, ours: Proposal, limits: Limits) -> Handshake:
@@ -620,10 +620,10 @@ def check_closing(asked: Asked, last: Handshake, ours: Proposal) -> None:
     final = _by_extension(last.offers, ours.known)
     for name in required:
         if name not in final:
-            raise Disagreement(EXTENSION_MISMATCH, f"{name} is required and not in the final list")
+            raise Broken(EXTENSION_MISMATCH, f"{name} is required and not in the final list")
     for name in final:
         if name not in allowed:
-            raise Disagreement(EXTENSION_MISMATCH, f"{name} was not agreed on")
+            raise Broken(EXTENSION_MISMATCH, f"{name} was not agreed on")
 
 
 def instances(last: Handshake, known: ExtensionSet, limits: Limits) -> list[Extension]:
@@ -634,6 +634,6 @@ def instances(last: Handshake, known: ExtensionSet, limits: Limits) -> list[Exte
         try:
             extension.check_final(offer.properties, limits)
         except BadText as error:
-            raise Disagreement(BAD_EXTENSION, f"{offer.name}: {error}") from None
+            raise Broken(BAD_EXTENSION, f"{offer.name}: {error}") from None
         made.append(extension(read_of(extension, offer.properties), limits))
     return made

@@ -21,7 +21,7 @@ from ..wire.frames import (
     steps_between,
 )
 from ..wire.texts import NO_PROPERTIES, BadText, Parsed, Properties, parse_properties
-from .extensions import Extension, refusal
+from .extensions import Broken, Extension, refusal
 
 REPEATS_KNOWN_MIN: Final = 1024
 """At least this many of the last numbers are known as repeats when they come again (``MM-13``)."""
@@ -33,12 +33,6 @@ OBJECTION_BYTES: Final = 24
 """This much of a body that is judged at once counts as one step."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
-
-
-class Broken(Exception):
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
 
 
 class _Said(NamedTuple):
@@ -172,19 +166,8 @@ class Inbox:
             fields = [_with(*row) for row in zip(fields, said, strict=True)]
             notes = [each.notes for each in said]
         batch = self._batch
-        if batch is None:  # as nearly always: the columns are nobody else's
-            self._batch = MessagesReceived(
-                run.sequences,
-                run.destinations,
-                fields,
-                run.payloads,
-                run.properties,
-                properties,
-                run.nbytes,
-                notes=notes,
-                weight=weight,
-            )
-            return ()
+        if batch is None:
+            batch = self._batch = MessagesReceived()
         batch.sequences += run.sequences
         batch.destinations += run.destinations
         batch.fields += fields

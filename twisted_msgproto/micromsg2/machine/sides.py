@@ -57,8 +57,8 @@ from ..wire.frames import (
 )
 from ..wire.texts import BadText
 from . import extensions
-from .extensions import Ack, Acknowledging, BatchAck, Disagreement, Proposal
-from .receiving import INSPECTION_STEPS, Broken, Inbox
+from .extensions import Ack, Acknowledging, BatchAck, Broken, Proposal
+from .receiving import INSPECTION_STEPS, Inbox
 from .sending import Sending
 
 FRAMES_A_TURN: Final = 1024
@@ -200,9 +200,8 @@ class Session(Sending):
             self._unread_bytes += len(inputs)
         try:
             self._rest = rest if next(rest, True) is None else None
-        except (Broken, Disagreement) as error:
-            reason = error.code if isinstance(error, Disagreement) else error.reason
-            self._emit(self._break(reason, str(error)))
+        except Broken as error:
+            self._emit(self._break(error.reason, str(error)))
         if self.fault is None:
             self._flush()
             if inbox.repeat_seen:
