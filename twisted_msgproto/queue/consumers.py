@@ -125,8 +125,7 @@ def bereft(committed: Mapping[str, int], begin: int) -> list[str]:
 class Watch:
     """Consumers that have rows to commit and do not move.  Times are in seconds."""
 
-    def __init__(self, patience: float = STANDS_STILL_SECONDS) -> None:
-        self._patience = patience
+    def __init__(self) -> None:
         self._since: dict[str, tuple[int, float]] = {}
         self.still: dict[str, float] = {}
 
@@ -142,7 +141,7 @@ class Watch:
         self.still = {
             name: now - since
             for name, (_, since) in self._since.items()
-            if now - since >= self._patience
+            if now - since >= STANDS_STILL_SECONDS
         }
         return [name for name in self.still if name not in before]
 

@@ -40,15 +40,12 @@ class Troubles:
     Any thread may call it.  ``report`` is called with one line.
     """
 
-    def __init__(
-        self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
-        self._clock = clock
         self._known: dict[str, _Trouble] = {}
 
     def met(self, what: str, error: Exception, line: str) -> None:
-        now = self._clock()
+        now = time.monotonic()
         trouble = self._known.get(what)
         due = trouble is None or now - trouble.told_at >= TOLD_AGAIN_SECONDS
         if trouble is None:
@@ -61,7 +58,7 @@ class Troubles:
     def over(self, what: str, line: str, calm: float = 0.0) -> None:
         """Note that ``what`` succeeds, or has not failed for ``calm`` seconds."""
         trouble = self._known.get(what)
-        if trouble is None or trouble.error is None or self._clock() - trouble.met_at < calm:
+        if trouble is None or trouble.error is None or time.monotonic() - trouble.met_at < calm:
             return
         trouble.error = None
         if trouble.told:
