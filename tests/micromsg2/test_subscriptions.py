@@ -332,6 +332,22 @@ class Renewal(Renewing):
         again.renew()  # it lives: nothing happens
         self.assertEqual(self.asked(), [])
 
+    def test_what_is_left_of_it_acknowledges_nothing_that_came_later__MM_19(self) -> None:
+        _, end = taking(self.renewed)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        self.arrive(1, b"a")
+        self.successResultOf(self.renewed.end())
+        self.renewed.renew()
+        self.arrive(2, b"b")
+        transport = self.sessions[-1][1]
+        for body, written in ((b"a", b""), (b"b", ack(2))):
+            transport.clear()
+            step = Deferred.fromCoroutine(anext(self.renewed))
+            self.assertEqual(self.successResultOf(step).body, body)
+            self.clock.advance(0)
+            self.assertEqual(transport.value(), written)
+
 
 class Postponed(Renewing):
     limits: ClassVar = {"unsafe-bytes": 10_000}
