@@ -114,6 +114,7 @@ VECTORS: list[tuple[str | dict[str, str], str, Any]] = [
     ("decimal(10,2)", "1e-2", Decimal("0.01")),
     ("decimal(10,2)", "1e-999999999", BAD),
     ("decimal(10,2)", "0e-999999999", Decimal("0.00")),
+    ("decimal(10,0)", "0.00", Decimal("0")),
     ("decimal(10,2)", "1e999999999", BAD),
     ("decimal(10,2)", f'"1e{"9" * 5000}"', BAD),
     ("decimal(10,2)", "99999999.99", Decimal("99999999.99")),
