@@ -223,6 +223,36 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda store: store.requeue(ORDERS, OTHERS, 1, NOW),
+        lambda store: store.purge(ORDERS, 1),
+    ],
+)
+def test_what_waited_behind_messages_that_are_moved_or_purged_is_delivered(leave: Any) -> None:
+    one = broker()
+    evens, odds = Reader(), Reader(window=1)
+    one.subscribe(evens, ORDERS, NOW, lambda message: message.message_id % 2 == 0)
+    one.subscribe(odds, ORDERS, NOW, lambda message: message.message_id % 2 == 1)
+    one.publish(ORDERS, queued_all(range(6)), NOW)
+    assert (evens.message_ids, odds.message_ids) == ([0, 2], [1])
+    assert leave(one.store) == 1
+    assert (evens.message_ids, odds.message_ids) == ([0, 2, 4], [1])
+
+
+def test_a_message_that_is_pushed_alone_is_so_behind_one_that_is_not() -> None:
+    one = broker()
+    holder = subscribed(one, window=1)
+    one.publish(ORDERS, queued_all([0]), NOW)
+    failing = subscribed(one)
+    failing.raises = lambda messages: True
+    one.publish(ORDERS, queued_all([1, 2]), NOW)
+    assert len(failing.failures) == 1
+    one.gone(holder, NOW, orderly=True)
+    assert subscribed(one).pushes == [1, 1, 1]
+
+
 DISTANCE_MAX = 2**32 - 1
 PLACE = st.one_of(
     st.integers(0, 400),
