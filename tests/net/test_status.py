@@ -249,6 +249,8 @@ class Figures(Served):
         await self.put(2)
         await deferToThread(QueueReader(self.directory).register, "spark")
         await self.peer(self.server_port)
+        [factory] = self.gateway.factories
+        factory.counters["seen"] += 3  # as a class of a user's does
         status, body, _ = await self.get("/metrics")
         self.assertEqual(status, 200, body)
         families = {one.name: one for one in text_string_to_metric_families(body.decode())}
@@ -262,6 +264,8 @@ class Figures(Served):
         self.assertEqual(samples["msgproto_queue_messages_total", ()], 2)
         came = ("msgproto_protocol_accepted_connections_total", (("protocol", "lumberjack"),))
         self.assertEqual(samples.get(came), 1, [one for one in samples if "_protocol_" in one[0]])
+        own = ("msgproto_protocol_seen_total", (("protocol", "lumberjack"),))
+        self.assertEqual(samples.get(own), 3)
         lag = ("msgproto_queue_consumer_behind_messages", (("consumer", "spark"), ("table", "")))
         self.assertIn(lag, samples)
         for family in families.values():
