@@ -476,7 +476,9 @@ class TestWithSpark:
         lines, own = ended.stderr.splitlines(), f"{tmp_path}/disk/table/_bridge/"
         assert len(lines) == 4, ended.stderr
         for line in lines[:2]:
-            assert re.search(rf"cannot use {own}\S+: No space left on device$", line)
+            assert re.search(
+                rf"cannot use {own}\S+: No space left on device; make room there", line
+            )
         for line in lines[2:]:
             words_of_java = "Java did not start: .*No space left on device; make room on the disk;"
             assert re.search(rf"{words_of_java} its output: {own}", line)

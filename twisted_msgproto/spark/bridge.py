@@ -118,8 +118,8 @@ def run_bridge(options: BridgeOptions | Sequence[BridgeOptions]) -> int:
     """Run a bridge until it is told to end (or has drained, ``once``); return 0.
 
     Several ``options``, which differ in what concerns a table alone, are several tables in one
-    process.  Raises MsgprotoError, one line.  It installs signal functions, and starts a session of
-    its own if it can.
+    process.  Raises MsgprotoError, one line, or OSError with a file's name.  It installs signal
+    functions, and starts a session of its own if it can.
     """
     need_spark()
     ending = Ending()
@@ -138,13 +138,6 @@ def run_bridge(options: BridgeOptions | Sequence[BridgeOptions]) -> int:
             # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
             for bridge in bridges:
                 bridge.interrupted()
-        except OSError as error:
-            for bridge in bridges:
-                bridge.failed(error)
-            if any(bridge.loop for bridge in bridges) or error.filename is None:
-                raise
-            # The start has met a file that is not as it has to be, or not this user's.
-            raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
         except BaseException as error:
             for bridge in bridges:
                 bridge.failed(error)
