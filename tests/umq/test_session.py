@@ -7,7 +7,7 @@ from twisted.cred.checkers import (
     InMemoryUsernamePasswordDatabaseDontUse,
 )
 from twisted.cred.portal import IRealm, Portal
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from zope.interface import implementer
@@ -282,6 +282,21 @@ class Reconnecting(Pairs):
         service.startService()
         pairs[0].pump()
         self.assertEqual(dict(pairs[0].server.attributes), {"good": "1", "last": "2"})
+        service.abort()
+        pairs[0].close()
+
+    def test_what_may_be_repeated_has_its_attachments_at_once(self):
+        """UM-09: a Deferred is sent once only."""
+        _, pairs, service = self.build()
+        service.startService()
+        for safe, late in ((True, False), (False, True), (True, True)):
+            pairs[0].pump()
+            asked = service.call("hi", [succeed(b"x") if late else b"x"], safe=safe)
+            pairs[0].pump()
+            if safe and late:
+                self.failureResultOf(asked, ValueError)
+            else:
+                self.assertEqual(self.successResultOf(asked).payload, "hi")
         service.abort()
         pairs[0].close()
 
