@@ -1,7 +1,5 @@
 """What packaging/ has for containers is sound as far as can be told without an image: words, paths,
-commands, alerts.
-
-docs/how-it-is-tested.md says how the images themselves were tried.
+commands, alerts.  packaging/README.md says when the images are tried.
 """
 
 from __future__ import annotations
