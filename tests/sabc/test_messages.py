@@ -308,6 +308,16 @@ def test_requests_time_out() -> None:
     assert client.counters.unknown_responses == 1
 
 
+def test_a_time_of_its_own_is_not_prolonged_while_the_peer_still_reads__SA_27() -> None:
+    client = open_client()
+    client.taken_at = lambda now: NOW + 50
+    client.request(b"", "own", NOW, seconds=5)
+    client.request(b"", "usual", NOW)
+    assert flat(client.advance(NOW + 5)) == [("RequestsTimedOut", ["1"], ["own"])]
+    assert client.advance(NOW + 60) == []
+    assert flat(client.advance(NOW + 110)) == [("RequestsTimedOut", ["2"], ["usual"])]
+
+
 def test_outstanding_requests_are_bounded_in_both_directions() -> None:
     # SA-27
     bound = limits(outstanding_requests=2)
