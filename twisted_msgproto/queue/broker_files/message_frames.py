@@ -27,7 +27,8 @@ from ..segment_log import SegmentLog
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
-
+SIZE_END = 4
+"""Here ends what an envelope says of the size of its head."""
 
 _END = struct.Struct("<i")
 
@@ -64,13 +65,13 @@ class Frame:
     def heads(self) -> list[bytes | None]:
         """Return the head of each envelope; None where there is no envelope."""
         data, bounds = bytes(self.envelopes[2]), _bounds(self.envelopes)
-        size = int.from_bytes(data[2:4], "little")
-        if min(map(sub, bounds[1:], bounds)) >= size:  # most have the same
+        size = int.from_bytes(data[2:SIZE_END], "little")
+        if min(map(sub, bounds[1:], bounds)) >= size > SIZE_END:  # most have the same
             alike: list[bytes | None] = [data[lo : lo + size] for lo in bounds[:-1]]
             if alike.count(alike[0]) == len(alike):
                 return alike
         return [
-            data[lo : min(hi, lo + int.from_bytes(data[lo + 2 : lo + 4], "little"))]
+            data[lo : min(hi, lo + int.from_bytes(data[lo + 2 : lo + SIZE_END], "little"))]
             if lo < hi
             else None
             for lo, hi in pairwise(bounds)
@@ -160,8 +161,8 @@ def read_frame(segment: Segment, record: Record) -> Frame | None:
             for bounds in _bounds(envelopes), _bounds(bodies):
                 if bounds != sorted(bounds):
                     raise ValueError("a column has an end before its beginning")
-            if len(times) < count:
-                times = [*chain.from_iterable(map(repeat, times, counts))]
+        if len(times) != count:
+            times = [*chain.from_iterable(map(repeat, times, counts))]
         message_ids = None
         if MESSAGE_ID_INTEGER in column:
             message_ids = memoryview(column[MESSAGE_ID_INTEGER][1]).cast("q")
