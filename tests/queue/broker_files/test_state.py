@@ -23,6 +23,7 @@ from twisted_msgproto.core.broker import QUEUED_MESSAGE_BYTES, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState, settled
+from twisted_msgproto.queue.format import seal
 
 
 class Nothing(random.Random):
@@ -72,6 +73,18 @@ def test_names_that_are_gone_or_damaged_are_told_whatever_else_is_there(
     assert [line for line in world.lines if "known from their messages alone" in line]
 
 
+@pytest.mark.parametrize("name", ["[x]", "[1]", "[[], []]", "[" * 9000 + "]"])
+def test_names_that_make_no_sense_are_damaged_and_keep_no_broker_from_starting(name: str) -> None:
+    """Their checksums are right."""
+    world = a_world()
+    world.close()
+    head = world.disk.bytes_of(f"{BROKER}/names").splitlines(keepends=True)[0]
+    world.disk.spoil(f"{BROKER}/names", head + seal(f"queue 0 {name}") + seal("end 1"))
+    world.lines.clear()
+    reopened(world)
+    assert [line for line in world.lines if "known from their messages alone" in line]
+
+
 def test_an_envelope_that_makes_no_sense_is_in_no_queue_and_told() -> None:
     world = a_world()
     strange = batch(1, 2)
@@ -82,6 +95,20 @@ def test_an_envelope_that_makes_no_sense_is_in_no_queue_and_told() -> None:
     assert world.lines == [
         "broker: 2 messages have envelopes that make no sense; they are in no queue"
     ]
+
+
+@pytest.mark.parametrize("name", [b"{}", b"[[], []]", b"[1]", b"[" * 9000, b"\xff"])
+def test_what_is_settled_in_a_way_that_makes_no_sense_keeps_no_broker_from_starting(
+    name: bytes,
+) -> None:
+    """Its checksum is right."""
+    world = a_world()
+    world.close()
+    record = settled.RECORD.pack(settled.MOVED, len(name) + 8, len(name)) + name + bytes(8)
+    world.disk.spoil(SETTLED, world.disk.bytes_of(SETTLED) + settled.framed(record))
+    world.lines.clear()
+    reopened(world)
+    assert [line for line in world.lines if "1 groups make no sense" in line]
 
 
 def test_copies_of_which_nothing_waits_any_more_go_after_a_start() -> None:

@@ -104,6 +104,9 @@ def parsed(data: bytes, queue_id: str) -> dict[QueueName, int] | None:
         queue = _QUEUE.fullmatch(line)
         if queue is None:
             return None
-        space, name = json.loads(queue[2])
-        found[QueueName(space, name)] = int(queue[1])
+        try:
+            space, name = json.loads(queue[2])
+            found[QueueName(space, name)] = int(queue[1])
+        except (ValueError, TypeError, RecursionError):
+            return None
     return found if lines[-1] == f"end {len(found)}" else None

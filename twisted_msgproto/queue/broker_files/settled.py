@@ -239,6 +239,6 @@ def taken(groups: Iterable[bytes], marks: Marks) -> int:
     for payload in groups:
         try:
             apply(payload, marks)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             nonsense += 1
     return nonsense
