@@ -5,6 +5,7 @@ What is missing is one line that says what to set.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from tests.tools.processes import LEAN, PROJECT, Launcher
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.spark import java, register
 from twisted_msgproto.spark.java import find_java
+from twisted_msgproto.spark.session import JavaErrors
 
 pytest.importorskip("pyspark")
 
@@ -260,6 +262,23 @@ def test_why_java_did_not_start_is_the_cause_its_origin_and_the_remedy__RD_12(
     told = java.why_not(text, given, settings)
     assert line in told
     assert "\n" not in told and "at org." not in told
+
+
+def test_java_is_heard_to_its_end_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its log nor stderr: what nobody reads would stop Java and its workers for good."""
+    reader, writer = os.pipe()
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        says = JavaErrors(os.fdopen(reader, "rb"), tmp_path / "gone" / "java.log")
+        with os.fdopen(writer, "w") as java_itself:
+            java_itself.write("msgproto: a row is damaged\nits last words\n")
+        says.thread.join()
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+    assert says.text.endswith("its last words\n")
 
 
 @pytest.mark.slow

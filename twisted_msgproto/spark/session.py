@@ -475,7 +475,8 @@ class JavaErrors:
                 with contextlib.suppress(OSError):
                     self._keep(data)
                 if line.startswith(OWN_LINE):
-                    print(line.rstrip(), file=sys.stderr, flush=True)
+                    with contextlib.suppress(OSError):  # stderr may be a file on that disk
+                        print(line.rstrip(), file=sys.stderr, flush=True)
                 if line.startswith(UNCAUGHT):
                     java = descendants(os.getpid()) - self._others
                     timer = threading.Timer(LAST_WORDS_SECONDS, _kill, [java, signal.SIGTERM])
