@@ -324,7 +324,14 @@ def test_a_status_of_another_machine_cannot_rest_for_ever__RD_21(until: object) 
     assert rests_until(status, 100.0) == 0.0
 
 
-@pytest.mark.parametrize("before", ["{}", "[1]", '{"updated_at": "x"}', '{"updated_at": 1e400}'])
+@pytest.mark.parametrize(
+    "before",
+    [
+        *("{}", "[1]", '{"updated_at": "x"}', '{"updated_at": 1e400}', '{"state": "ended"}'),
+        '{"state": "ended", "updated_at": null}',
+        '{"longest_pause_seconds": 1' + 400 * "0" + "}",
+    ],
+)
 def test_a_status_before_that_is_none_does_not_keep_a_run_from_starting__RD_21(
     tmp_path: Path, before: str
 ) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -23,9 +23,6 @@ from twisted_msgproto.core.errors import QueueError, QueueLocked
 from . import consumers, tail
 from .options import FILE, as_json, command, group, one_of, option, reading
 from .rows import messages_of, row
-
-if TYPE_CHECKING:
-    pass
 
 DAMAGED = 1
 """``verify`` ends with this exit status when something is damaged."""

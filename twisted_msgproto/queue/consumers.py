@@ -147,7 +147,7 @@ class Watch:
 
 
 _AHEAD_SECONDS: Final = 86_400.0
-_TIME_MAX: Final = 1e11
+TIME_MAX: Final = 1e11
 
 STATUSES: Final = "bridges"
 
@@ -222,7 +222,7 @@ def resting(queue: str | os.PathLike[str]) -> set[str]:
 def _time(value: object) -> float:
     """Return a time of a status that may come from another machine; 0.0 for what is none."""
     known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and 0 < value < _TIME_MAX else 0.0  # type: ignore[operator,arg-type]
+    return float(value) if known and 0 < value < TIME_MAX else 0.0  # type: ignore[operator,arg-type]
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from ..core.errors import MsgprotoError
 from ..queue.consumers import (
     STATUSES,
+    TIME_MAX,
     cut_to_fit,
     read_status,
     rests_until,
@@ -199,7 +200,7 @@ class StatusFiles:
         before = last_status([self._whole, *self._paths().values()])
         pauses = [float(before.get("longest_pause_seconds") or 0.0)]
         if before.get("state") == "ended":
-            pauses.append(now - before["updated_at"])
+            pauses.append(now - (before.get("updated_at") or 0.0))
         self._pause = max((one for one in pauses if 0 <= one <= PAUSE_SECONDS_MAX), default=0.0)
         # This run is not late before it could land anything.
         self._rests_until = max(now, rests_until(before, now))
@@ -278,8 +279,8 @@ def last_status(paths: Iterable[Path | None]) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for path in paths:
         if path is not None and (status := read_status(path)) is not None:
-            known = [status.get(name, 0.0) for name in ("updated_at", "longest_pause_seconds")]
-            if all(isinstance(value, int | float | None) for value in known):
+            known = [status.get(name) or 0.0 for name in ("updated_at", "longest_pause_seconds")]
+            if all(isinstance(one, int | float) and abs(one) <= TIME_MAX for one in known):
                 found.append(status)
     return max(found, key=lambda status: status.get("updated_at") or 0.0, default={})
 
