@@ -98,6 +98,28 @@ def test_every_command_says_in_one_line_what_it_may_not_use(
     assert "ermission denied" in said or "may not use" in said
 
 
+@linux
+@pytest.mark.parametrize(
+    "words", [["vacuum"], ["expire", "--keep=30d"], ["expire", "--before=2026-01-01"]]
+)
+def test_a_table_that_may_only_be_read_is_a_line(
+    launch: Launcher, tmp_path: Path, words: list[str]
+) -> None:
+    """RD-14: what time its disk has is asked with a file."""
+    from twisted_msgproto.table.delta_table import Table
+    from twisted_msgproto.table.landing import TABLE_SCHEMA
+
+    Table.create(tmp_path / "table", TABLE_SCHEMA)
+    log = tmp_path / "table" / "_delta_log"
+    log.chmod(0o555)
+    done = launch.run("table", words[0], "table", *words[1:], module=POWERLESS)
+    log.chmod(0o755)
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "_delta_log" in said and "ermission denied" in said
+
+
 TWISTD_OPTIONS = {
     "--logfile=closed": ("--logfile: closed: Is a directory; name another file", "--logfile=-"),
     "--logfile=nosuch/log": (

@@ -107,21 +107,24 @@ def time_of(table: Table, *, dry_run: bool) -> float:
     """Return the time in seconds since 1970: the store's, by the time of a new file, where this
     machine's clock is ahead of it.  With ``dry_run`` nothing is made, and this machine says it.
 
-    A file that stays behind has a name that vacuum takes for a rest.  Raises OSError.
+    A file that stays behind has a name that vacuum takes for a rest.
     """
     now, storage = time.time(), table.storage
     if dry_run:
         return now
     path = f"{LOG}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
     filesystem = storage.filesystem()
-    with filesystem.open_output_stream(path) as stream:
-        if not storage.local:  # a full disk has no room for bytes, and vacuum is to make room
-            stream.write(b"What time is it?")
     try:
-        [info] = filesystem.get_file_info([path])
-        return min(now, _modified(info))
-    finally:
-        _remove(storage, path)
+        with filesystem.open_output_stream(path) as stream:
+            if not storage.local:  # a full disk has no room for bytes, and vacuum is to make room
+                stream.write(b"What time is it?")
+        try:
+            [info] = filesystem.get_file_info([path])
+            return min(now, _modified(info))
+        finally:
+            _remove(storage, path)
+    except OSError as error:
+        raise TableError(f"cannot write in {table.location}: {one_line(error)}") from error
 
 
 def removed_since(table: Table, since: float) -> set[str]:
