@@ -361,6 +361,22 @@ class Stock(SynchronousTestCase):
         )
         self.assertEqual([m.destination for m in sink.messages], ["orders", "publish"])
 
+    def test_servers_that_share_methods_take_what_is_named_for_each(self):
+        """UM-17: --ingest is a server's own."""
+        methods = MethodRegistry()
+        one, other, all_of_them = (
+            self.pair(SafeSink(), methods=methods, ingest=names) for names in (["a"], ["b"], [])
+        )
+        methods.register(lambda: "here", name="late")
+        for both, taken in ((one, "a"), (other, "b"), (all_of_them, "ab")):
+            for name in "ab":
+                asked = self.called(both, f'["{name}"]')
+                if name in taken:
+                    self.assertEqual(self.successResultOf(asked).payload, '{"stored":true}')
+                else:
+                    self.assertEqual(self.failureResultOf(asked, CallFailed).value.code, 6)
+            self.assertEqual(self.successResultOf(self.called(both, '["late"]')).payload, '"here"')
+
     def test_our_clients_know_it_for_what_it_is(self):
         """HO-09"""
         both = self.pair(SafeSink())

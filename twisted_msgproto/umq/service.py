@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 from twisted.application.service import IService
@@ -40,7 +41,9 @@ class DefaultServerFactory(UmqServerFactory):
         """``ingest``: the methods whose calls are stored; empty: all, and other text too."""
         options.setdefault("methods", Hub().methods)
         super().__init__(*arguments, **options)
-        self.methods.stored = frozenset(ingest)
+        if stored := frozenset(ingest):
+            self.methods = copy(self.methods)  # another server may have the same methods
+            self.methods.stored = stored
 
 
 class Options(AuthenticationOptions):
