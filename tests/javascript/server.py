@@ -21,16 +21,21 @@ class SoldOut(Exception):
 
 
 class Flood:
-    """Publishes one update whenever it is asked."""
+    """Publishes updates for as long as the subscriber reads, then closes the topic."""
 
     def __init__(self, topic: Any, count: int, payload: str) -> None:
         self.topic, self.left, self.payload = topic, count, payload
+        self.paused = False
+
+    def pauseProducing(self) -> None:
+        self.paused = True
 
     def resumeProducing(self) -> None:
-        if self.left:
+        self.paused = False
+        while self.left and not self.paused:
             self.left -= 1
             self.topic.write(self.payload.encode())
-        else:
+        if not self.paused:
             self.topic.close()
 
     def stopProducing(self) -> None:
@@ -72,7 +77,10 @@ def methods() -> MethodRegistry:
     def flood(request: Any, id: str, count: int, characters: int) -> bool:
         """Publish to the caller's topic as fast as the caller reads, then close the topic."""
         topic = request.session.openTopic(id)
-        topic.registerProducer(Flood(topic, count, "x" * characters), False)
+        producer = Flood(topic, count, "x" * characters)
+        topic.registerProducer(producer, True)
+        # Behind the answer: a caller reads no further while too many updates wait.
+        reactor.callLater(0, producer.resumeProducing)  # type: ignore[attr-defined]
         return True
 
     @registry.register(with_request=True)
