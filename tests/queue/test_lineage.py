@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import HEAD_BYTES, frame, sealed
+from tests.tools.queues import HEAD_BYTES, frame, frame_header, sealed
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueMismatch
 from twisted_msgproto.queue import Landed, QueueReader, SegmentLog
 
@@ -228,6 +228,23 @@ def test_a_segment_given_up_says_whose_row_comes_before_it() -> None:
     assert (log.trim(), log.begin) == (2, 2)
     disk.lose_power(random.Random(1))
     assert a_reader(disk).place(2) == place
+
+
+def test_a_head_that_is_too_short_says_nothing_of_the_row_before_it() -> None:
+    """Its checksums are right."""
+    disk = SimulatedDisk()
+    log = a_log(disk, 11)
+    appended(log, 3)
+    commit(disk, 3)
+    assert (log.trim(ending=True), log.begin) == (1, 3)
+    log.close()
+    path = f"{DIRECTORY}/{3:020d}.segment"
+    octets = disk.bytes_of(path)
+    disk.spoil(path, octets[:56] + frame_header(octets[32:40], bytes(8), 3, 0, 0) + bytes(8))
+    assert a_reader(disk).describe().landed == Landed(3, 11)
+    log = a_log(disk, 12)
+    appended(log, 1)
+    assert a_reader(disk).describe().landed.incarnation == 12
 
 
 # -- power cuts -----------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class RowLocator:
             record = segment.record_at(SEGMENT_HEADER_BYTES)
             if record is not None and not record.count:
                 payload = segment.payload(record)
-                if crc32(payload) == record.payload_crc:
+                if crc32(payload) == record.payload_crc and len(payload) >= LINEAGE.size:
                     said, proof = LINEAGE.unpack_from(payload)
                     return Landed(first, incarnation or said, proof)
             _check_read(segment)
