@@ -107,6 +107,49 @@ class Topics(Pairs):
         self.assertEqual(producer.seen, ("pause", "resume", "stop"))
         both.pump()
 
+    def test_who_publishes_or_closes_when_paused_does_so_behind_what_waits(self):
+        """UM-21"""
+        for last in ("publish", "close"):
+            both, subscription, updates = self.subscribed(full=100)
+            topic = both.server.topic
+
+            class Producer:
+                def pauseProducing(self, topic=topic, last=last):
+                    topic.publish("last") if last == "publish" else topic.close()
+
+                def resumeProducing(self): ...
+
+                def stopProducing(self): ...
+
+            topic.registerProducer(Producer(), True)
+            both.deafen()
+            published = 0
+            while not topic.paused and topic.closed is None:
+                topic.publish(f"update {published}")
+                published += 1
+            both.listen()
+            both.pump()
+            expected = [f"update {number}" for number in range(published)]
+            self.assertEqual(
+                [update.payload for update in updates],
+                [*expected, "last"] if last == "publish" else expected,
+            )
+            self.assertEqual(subscription.ended, last == "close")
+            both.cut()
+            self.assertEqual(both.server_factory.budget.session_memory.nbytes, 0)
+
+    def test_what_waits_weighs_its_attachments_too(self):
+        """UM-21: 32 that are empty take more than their update."""
+        fit = []
+        for attachments in ([], [b""] * 32):
+            both, _, _ = self.subscribed(full=100, limits={"topic-queue-bytes": 20_000})
+            both.deafen()
+            published = 0
+            while both.server.topic.publish("", attachments):
+                published += both.server.topic.paused
+            fit.append(published)
+        self.assertLess(4 * fit[1], fit[0])
+
     def test_a_subscriber_which_does_not_read_is_dropped_with_d(self):
         """UM-21: also where updates are empty; others are not disturbed."""
         for text in ("", "x" * 100):

@@ -63,10 +63,9 @@ class Topic:
             link.flush()
             return True
         link.machine.check(payload, bodies)
-        if not self._queue:
-            self._topics.slow[self] = None
-            self._producers.look(True)
+        self._topics.slow[self] = None
         attached = sum(len(body) for body in bodies if isinstance(body, bytes))
+        attached += ATTACHMENT_BYTES * len(bodies)
         nbytes = text_bytes(payload) + attached + SESSION_WEIGHT_BYTES
         memory = link.machine.memory
         fits = memory.fits(nbytes)
@@ -77,6 +76,7 @@ class Topic:
             link.count("topics_dropped")
             self.end("slow")
             return False
+        self._producers.look(True)  # it may publish, or end the topic
         return True
 
     def close(self) -> None:
