@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from tests.tools.processes import Launcher
@@ -254,11 +255,22 @@ class Lifetimes(TestCase):
     async def test_a_server_that_is_silent_is_not_waited_for(self, face: Face) -> None:
         if face.name == "lumberjack":
             return  # a reader says nothing before it acknowledges
-        silent = reactor.listenTCP(0, Factory.forProtocol(Protocol), interface="127.0.0.1")
+        ends: list[Deferred[None]] = []
+
+        class Silent(Protocol):
+            def connectionMade(self) -> None:
+                ends.append(Deferred())
+                self.end = ends[-1]
+
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                self.end.callback(None)
+
+        silent = reactor.listenTCP(0, Factory.forProtocol(Silent), interface="127.0.0.1")
         with pytest.raises(TimedOut) as caught:
             await face.connect(address_of(face, silent.getHost().port), timeout=0.2)
         assert isinstance(caught.value, TimeoutError)
         await silent.stopListening()
+        await gatherResults(ends)
 
     @with_each
     async def test_a_blocks_exception_is_kept_and_the_end_is_in_order(self, face: Face) -> None:

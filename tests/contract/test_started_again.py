@@ -171,7 +171,6 @@ def talk(host: str) -> None:
             subprocess.run(re.search(r"\((ip addr .*)\)", landed.stderr)[1].split(), check=True)
             landed = launch.run(*words, seconds=START_SECONDS)
         assert landed.returncode == 0, landed.stderr
-    assert list(landed_offsets(here / "table").values()) == [list(range(15))]
 
 
 @pytest.mark.slow
@@ -183,6 +182,8 @@ def test_one_kind_of_addresses_is_enough(launch: Launcher, set_up: str, host: st
     command = contained(set_up, sys.executable, "-c", code)
     done = launch.command(command)
     assert done.wait(seconds=2 * START_SECONDS) == 0, done.output
+    # Not in there: a process that has used delta-rs and pyarrow may abort when it ends (RD-41).
+    assert list(landed_offsets(launch.directory / "table").values()) == [list(range(15))]
 
 
 ON_A_PATH = {

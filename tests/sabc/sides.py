@@ -213,8 +213,7 @@ def flat(events: list[Any]) -> list[Any]:
     for event in events:
         name = type(event).__name__
         if name in ("MessagesReceived", "ResponsesReceived"):
-            cuts = event.truncated or [False] * len(event.ids)
-            columns = [event.fields, event.bodies, cuts]
+            columns = [event.fields, event.bodies, event.truncated]
             if name == "MessagesReceived":
                 assert event.nbytes == sum(map(len, event.bodies))
                 kinds = [event.kind] * len(event.ids)

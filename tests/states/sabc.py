@@ -88,7 +88,7 @@ class Sabc(Pairing):
                     expires = None if seconds is None else now + seconds
                     self.machines[side].accept(f"S{next(SESSIONS)}", expires=expires)
                 case told.MessagesReceived():
-                    must(event.truncated is None, side, "cut a message:", event)
+                    must(True not in event.truncated, side, "cut a message:", event)
                     reports.append(Arrived(event.position, list(event.bodies)))
                 case told.MessagesSafe():
                     self._answer(side, event.messages)
