@@ -11,13 +11,18 @@ from hypothesis import strategies as st
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import CertificateOptions, PrivateCertificate
 from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
 from twisted.internet.threads import deferToThread
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import TestCase
 
+from tests.tools.certificates import Authority
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
 from twisted_msgproto.net.deferreds import Tickets
 from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.net.tls import tls_with
 from twisted_msgproto.net.wires.stream import Output, flushing_write
 
 LATE_SECONDS = 5.0
@@ -173,6 +178,56 @@ def test_an_end_lets_out_what_waits():
     assert way.transport.writes == [SLICE_BYTES] * 3
     way.output.stop()
     assert way.clock.getDelayedCalls() == []
+
+
+class Reader(Protocol):
+    """Notes what comes."""
+
+    came = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.came += data
+
+
+@pytest.mark.parametrize("size", [10, 10_000, SLICE_BYTES])
+@pytest.mark.parametrize("serves", [False, True])
+def test_who_ends_over_tls_when_its_peer_is_slow_has_all_written_once(tmp_path, size, serves):
+    files, clock = Authority(tmp_path).server(), Clock()
+    pem = files.key.read_bytes() + files.cert.read_bytes()
+    sessions = Factory.forProtocol(Reader)
+    sides = [
+        TLSMemoryBIOFactory(CertificateOptions(verify=False), True, sessions, clock),
+        tls_with(PrivateCertificate.loadPEM(pem).options(), sessions),
+    ]
+    sides[1]._clock = clock
+    writer, reader = (side.buildProtocol(None) for side in (reversed(sides) if serves else sides))
+    ours, theirs = Transport(), StringTransport()
+    writer.makeConnection(ours)
+    reader.makeConnection(theirs)
+
+    def carry() -> None:
+        while ours.buffer or theirs.value():
+            ours.take()
+            data, ours.arrived = ours.arrived, b""
+            if data:
+                reader.dataReceived(data)
+            data = theirs.value()
+            theirs.clear()
+            if data:
+                writer.dataReceived(data)
+
+    carry()
+    output = Output(writer, clock, 30, (lambda: None), changed=lambda paused: output.close())
+    output.watch()
+    ours.bufferSize = 0
+    octets = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    output.write(octets)
+    clock.advance(0)
+    carry()
+    assert reader.wrappedProtocol.came == octets
+    assert ours.closing
+    output.stop()
+    assert clock.getDelayedCalls() == []
 
 
 def test_who_takes_nothing_has_its_whole_time_from_the_end_on__HO_04():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import ssl as standard_ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Ends(TlsClient):
 
     def __init__(self, factory: Any, latest: standard_ssl.TLSVersion) -> None:
         self.clock = factory._clock = Clock()
-        super().__init__(factory.buildProtocol(None), Full(), latest)
+        super().__init__(factory.buildProtocol(None), StringTransport(), latest)
         self.reader: Reader = self.server.wrappedProtocol
 
 
@@ -65,61 +65,15 @@ def test_a_record_in_two_reads_and_two_records_in_one_arrive_whole__NB_11(ends: 
     assert b"".join(ends.reader.came) == b"onetwothree"
 
 
-class Halting:
-    """A transport's producer that does something when it is paused first."""
-
-    def __init__(self, do: Callable[[], object]) -> None:
-        self.do = [do]
-
-    def pauseProducing(self) -> None:
-        while self.do:
-            self.do.pop()()
-
-    def resumeProducing(self) -> None:
-        """It goes on with nothing."""
+class Silent:
+    """A producer, as every session registers one with its transport."""
 
     def stopProducing(self) -> None:
         """It has stopped."""
 
 
-class Full(StringTransport):
-    """A transport that pauses its producer for whatever it is given."""
-
-    def write(self, data: bytes) -> None:
-        super().write(data)
-        if self.producer is not None:
-            self.producer.pauseProducing()
-
-
-WRITTEN = [10, 60_000, 64_001, 1 << 17]
-"""A record, some that are gathered, and more than is gathered."""
-
-
-@pytest.mark.parametrize("size", WRITTEN)
-def test_who_ends_a_connection_when_paused_has_all_written_once(ends: Ends, size: int) -> None:
-    def end() -> None:
-        ends.server.unregisterProducer()
-        ends.server.loseConnection()
-
-    octets = (READ * 3)[:size]
-    ends.server.registerProducer(Halting(end), True)
-    ends.server.write(octets)
-    ends.clock.advance(0)
-    assert ends.read() == octets
-    assert ends.clock.getDelayedCalls() == []
-
-
-@pytest.mark.parametrize("size", WRITTEN)
-def test_who_writes_when_paused_writes_behind_the_rest(ends: Ends, size: int) -> None:
-    octets = (READ * 3)[:size]
-    ends.server.registerProducer(Halting(lambda: ends.server.write(b"last")), True)
-    ends.server.write(octets)
-    ends.clock.pump([0, 0])
-    assert ends.read() == octets + b"last"
-
-
 def test_what_is_written_and_aborted_in_one_turn_is_no_fault_of_tls(ends: Ends) -> None:
-    ends.server.registerProducer(Halting(lambda: None), True)
+    ends.server.registerProducer(Silent(), True)
     ends.server.write(b"unsaid")
     ends.server.abortConnection()
     ends.clock.advance(0)

@@ -34,12 +34,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import connectionDone
 from twisted.internet.ssl import CertificateOptions
 from twisted.logger import Logger
-from twisted.protocols.tls import (
-    BufferingTLSTransport,
-    TLSMemoryBIOFactory,
-    TLSMemoryBIOProtocol,
-    _AggregateSmallWrites,
-)
+from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from twisted.python.filepath import FilePath
 from zope.interface import implementer
@@ -173,19 +168,6 @@ def end_of_records(data: bytes, begin: int) -> int:
     return begin
 
 
-class _Gathered(_AggregateSmallWrites):
-    def flush(self) -> None:
-        """Write what was gathered.
-
-        It may pause a producer that ends the connection, or writes: Twisted's own method would
-        write all of it once more then, and forget what came meanwhile.
-        """
-        if self._buffer:
-            data, self._buffer = b"".join(self._buffer), []
-            self._bufferLeft = self.MAX_BUFFER_SIZE
-            self._write(data)
-
-
 class TlsConnection(BufferingTLSTransport):
     """Hands what is encrypted to the system at once, and decrypts what one turn can process.
 
@@ -202,40 +184,12 @@ class TlsConnection(BufferingTLSTransport):
     _next_turn: Any = None  # the call that goes on with what waits
     _tell_rest: Callable[[int], None] | None = None  # told how much waits while this is paused
     _told = 0  # bytes that it was told of
-    _records: list[bytes] | None = None  # what is encrypted just now
-    _leave: Callable[[bytes], None]  # hands bytes to the system
-
-    def __init__(self, factory: TlsFactory, wrappedProtocol: Any, _connectWrapped: bool = True):
-        super().__init__(factory, wrappedProtocol, _connectWrapped)
-        self._aggregator = _Gathered(self._encrypt, factory._clock)
-        self.write = self._aggregator.write  # type: ignore[method-assign]
 
     def makeConnection(self, transport: Any) -> None:
-        self._leave = flushing_write(transport)
-        transport.write = self._encrypted
+        leave = flushing_write(transport)
+        if leave != transport.write:
+            transport.write = leave
         super().makeConnection(transport)  # type: ignore[no-untyped-call]
-
-    def _encrypt(self, data: bytes) -> None:
-        """Encrypt all of ``data`` before the transport, which may pause a producer, has a part."""
-        if self._aborted:
-            return
-        if self._records is not None:  # a producer writes while it is told to pause
-            TLSMemoryBIOProtocol.write(self, data)
-            return
-        records: list[bytes] = []
-        self._records = records
-        try:
-            TLSMemoryBIOProtocol.write(self, data)
-        finally:
-            self._records = None
-            if records:
-                self._leave(b"".join(records))
-
-    def _encrypted(self, data: bytes) -> None:
-        if self._records is None:
-            self._leave(data)
-        else:
-            self._records.append(data)
 
     def dataReceived(self, data: bytes) -> None:
         """Receive the bytes of a read, or an empty read that continues with the waiting bytes."""
@@ -306,6 +260,12 @@ class TlsConnection(BufferingTLSTransport):
             self.transport.resumeProducing()
         elif self._next_turn is None:
             self._go_on_soon()
+
+    def abortConnection(self) -> None:
+        """Reset the connection; what was written in this turn is dropped."""
+        if self.connected:  # it would be written after TLS has ended, as an error of OpenSSL's
+            self._aggregator._buffer.clear()  # type: ignore[union-attr]
+        super().abortConnection()  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._unread = b""

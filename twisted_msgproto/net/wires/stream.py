@@ -195,6 +195,7 @@ class Output:
         "_lose",
         "_most",
         "_over",
+        "_pausing",
         "_queue",
         "_read_bytes",
         "_seconds",
@@ -241,6 +242,7 @@ class Output:
         self._queue: deque[memoryview] | None = None  # most peers never make us wait
         self.most_waiting = inf
         self._over = False
+        self._pausing = False  # within a write of the transport
         self._ending = False
         self._look: tuple[float, float, int, int] | None = None  # when, what it told, acked, left
         self.movedAt = 0.0  # when the peer took something last
@@ -330,7 +332,11 @@ class Output:
         if self._timer is None:
             self.movedAt = self._clock.seconds()
             self._timer = self._clock.callLater(self._seconds, self._expired)
-        self._lookOver()
+        self._pausing = True
+        try:
+            self._lookOver()
+        finally:
+            self._pausing = False
 
     def resumeProducing(self) -> None:
         self.full = False
@@ -357,7 +363,8 @@ class Output:
         """Write what waits, then close the transport; a peer that reads nothing is cut off."""
         if not self._ending:
             self._ending = True
-            if not self._queue:
+            # Twisted's TLS would write once more what it is writing.
+            if not self._queue and not self._pausing:
                 self._finish()
 
     def _finish(self) -> None:
