@@ -78,6 +78,27 @@ def test_a_sync_which_failed_is_not_believed_when_it_succeeds__TB_01(
     assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
 
 
+@pytest.mark.parametrize("place", [1, 2, 3, 4, 6, 9])
+def test_a_version_counts_as_a_lost_answer_while_the_table_has_its_rows__TB_11(
+    table: Table, place: int
+) -> None:
+    """Else the queue is told that rows are safe which were set back since."""
+    writer = Table.open(table.location)
+    first, second = (data_file(Path(table.location), "a", lo, lo + 3) for lo in (0, 3))
+    writer.commit([first], {"a": Landed(3)}, before={"a": None}, run=RUN)
+    version = writer.commit([second], {"a": Landed(6)}, before={"a": Landed(3)}, run=RUN)
+    if place != 6:
+        other = Table.open(table.location)
+        other.commit([], {"a": Landed(place)}, before={"a": Landed(6)}, run=Run.new())
+    again = data_file(Path(table.location), "a", 3, 6)
+    writer = Table.open(table.location)  # which does not know that its run was answered
+    try:
+        found = writer.commit([again], {"a": Landed(6)}, before={"a": Landed(3)}, run=RUN)
+    except Overtaken:
+        found = None
+    assert found == {3: version + 2, 6: version, 9: version}.get(place)
+
+
 @pytest.mark.parametrize(
     "number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK], ids=errno.errorcode.get
 )

@@ -483,9 +483,13 @@ class Table:
             undone = {**proposal.landed} != {**proposal.before} and all(
                 now.get(gateway) == place for gateway, place in proposal.before.items()
             )
+            undone |= any(
+                gateway not in now or now[gateway].offset < place.offset
+                for gateway, place in proposal.landed.items()
+            )
         if undone:
             return None
-        for commit in self._unconfirmed:
+        for commit in reversed(self._unconfirmed):
             if proposal.became(commit):
                 self._unconfirmed.clear()
                 return commit.version
