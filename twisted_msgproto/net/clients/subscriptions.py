@@ -37,9 +37,11 @@ class Ending:
 
     @property
     def ended(self) -> bool:
+        """Whether nothing more comes."""
         return self.reason is not None
 
     def whenEnded(self) -> Deferred[str]:
+        """Fires with the ``reason`` at the end, and never fails."""
         return self._ending.wait() if self.reason is None else succeed(self.reason)
 
     def _conclude(self, reason: str, failure: Exception | None) -> bool:
