@@ -96,6 +96,29 @@ class Keeps(TestCase):
         while not file.exists() or file.read_bytes() == before:
             await deferLater(reactor, 0.01)
 
+    async def test_what_is_settled_is_written_though_a_thread_could_not_be_started(self) -> None:
+        sink, broker = self.start()
+        broker.store.declare(ORDERS, broker.now(), kept=True)
+        reader, refused = Reader(), Deferred[None]()
+        broker.machine.subscribe(reader, ORDERS, broker.now())
+        await sink.put(batch(b"1", b"2"))
+        run = persistence.deferToThreadPool
+
+        def none(*arguments: Any) -> Any:
+            self.patch(persistence, "deferToThreadPool", run)
+            refused.callback(None)
+            raise RuntimeError("can't start new thread")
+
+        self.patch(persistence, "deferToThreadPool", none)
+        await refused
+        file = Path(self.directory) / "broker" / "settled"
+        before = file.read_bytes() if file.exists() else b""
+        broker.machine.settle(reader, [0, 1])
+        while not file.exists() or file.read_bytes() == before:
+            await deferLater(reactor, 0.01)
+        await broker.end()
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
     async def test_a_purge_is_answered_when_it_is_on_disk_or_with_why_it_is_not(self) -> None:
         """RD-57: it was answered before, and a kill undid it."""
         sink, broker = self.start()

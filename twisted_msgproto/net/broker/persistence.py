@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -141,7 +141,8 @@ class BrokerPersistence:
 
     def _tend(self) -> Deferred[Any]:
         assert self.state is not None
-        return self._in_thread(self.state.tend).addErrback(self._failed)
+        # What cannot be written now is in its turn again; a failure would end the turns.
+        return maybeDeferred(self._in_thread, self.state.tend).addErrback(self._failed)
 
     def close(self) -> Deferred[None]:
         """Write the last settlements; fires when they are on disk.
