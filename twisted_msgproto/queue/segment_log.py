@@ -48,6 +48,7 @@ UNFINISHED_SEGMENT = re.compile(r"\.\d{20}\.segment\.new", re.ASCII)
 LOCK_FILE = "lock"
 END_FILE = "end"
 BROKER_NAMES = os.path.join("broker", "names")
+BROKER_SETTLED = os.path.join("broker", "settled")
 """A queue with this file has a broker over it, or had one; see ``docs/queue-format.md``."""
 CHECK_BYTES = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
@@ -167,7 +168,10 @@ class SegmentLog:
         for path in (directory, *(os.path.join(directory, name) for name in (LOCK_FILE, END_FILE))):
             self._own[path] = disk.stat(path)
         broker_names = read_file(disk, os.path.join(directory, BROKER_NAMES))
-        self._has_queues = broker_names is not None and b"queue " in broker_names
+        if broker_names:
+            self._has_queues = b"queue " in broker_names
+        else:  # or its next start knows the queues from their messages
+            self._has_queues = exists(disk, os.path.join(directory, BROKER_SETTLED))
         found = recovery.recover(
             disk,
             directory,

@@ -85,6 +85,34 @@ def test_names_that_make_no_sense_are_damaged_and_keep_no_broker_from_starting(n
     assert [line for line in world.lines if "known from their messages alone" in line]
 
 
+@pytest.mark.parametrize("gap", [False, True], ids=["trimmed", "started"])
+@pytest.mark.parametrize("spoilt", [None, b""])
+def test_without_its_names_nothing_of_a_broker_is_trimmed_where_none_runs(
+    spoilt: bytes | None, gap: bool
+) -> None:
+    """They are known from their messages at the next start."""
+    world = a_world()
+    for _ in range(3):
+        world.publish()
+    world.tend()
+    world.consume()
+    world.close()
+    if spoilt is None:
+        world.disk.remove(f"{BROKER}/names")
+    else:
+        world.disk.spoil(f"{BROKER}/names", spoilt)
+    _, second, third, *_ = world.log.firsts
+    waiting = {message_id for message_id in world.there if not second <= message_id < third}
+    assert min(waiting) < second
+    if gap:
+        world.disk.remove(f"{DIRECTORY}/{second:020d}.segment")
+    log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800)
+    assert log.trim(ending=True) == 0
+    log.close()
+    found = {one for queue in reopened(world).values() for one in queue.message_ids}
+    assert found >= waiting if gap else found == {*world.there}
+
+
 def test_an_envelope_that_makes_no_sense_is_in_no_queue_and_told() -> None:
     world = a_world()
     strange = batch(1, 2)
