@@ -85,6 +85,8 @@ class SocketPair(Wire):
     def getPeer(self) -> IAddress:
         return _AllPeers()
 
+    getHost = getPeer
+
     def established(self) -> None:
         """Each client has a session of its own."""
 

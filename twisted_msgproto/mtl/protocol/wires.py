@@ -99,6 +99,8 @@ class DealerWire(Wire):
     def getPeer(self) -> IAddress:
         return self._address
 
+    getHost = getPeer
+
     def established(self) -> None:
         """The session stands; nothing changes here."""
 
