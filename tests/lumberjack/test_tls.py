@@ -272,7 +272,7 @@ class NamesInCertificates(Case):
         self.assertEqual((one, other), ("CN=web-1", "CN=web-1"))
 
     async def test_each_certificate_has_a_name_of_its_own__RD_23(self):
-        """LJ-01: some had none, or that of everybody in the same organization."""
+        """LJ-01, RD-23: some had none, or that of everybody in the same organization."""
         for number, (what, (subject, also, name)) in enumerate(NAMES.items()):
             await self.listen(f"mtls:0:{self.files('force_peer')}")
             client = self.authority.client(f"c{number}", whose=subject, also=also, serial=0x1F03)
