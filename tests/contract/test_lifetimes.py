@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import textwrap
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -296,13 +296,7 @@ class Lifetimes(TestCase):
                 await Deferred()
 
         async with face.serve(sink=sink, limits={"drain": 1}) as server:
-            running = Deferred.fromCoroutine(block(server.addresses[0]))
-            (sent,) = await reached
-            await _held(sink)
-            running.cancel()
-            with pytest.raises(CancelledError):
-                await running
-            assert await sent == "ConnectionClosed"
+            await _cancelled(block(server.addresses[0]), reached, sink)
 
     @with_each
     async def test_a_cancelled_server_drains_and_the_second_time_it_is_cut_off(
@@ -410,13 +404,7 @@ class Lifetimes(TestCase):
                 await Deferred()
 
         async with face.serve(sink=sink, limits={"drain": 1}) as server:
-            running = Deferred.fromCoroutine(block(*reached(face, server.addresses[0])))
-            (sent,) = await begun
-            await _held(sink)
-            running.cancel()
-            with pytest.raises(CancelledError):
-                await running
-            assert await sent == "ConnectionClosed"
+            await _cancelled(block(*reached(face, server.addresses[0])), begun, sink)
 
     @with_each
     async def test_wrong_settings_are_refused_at_the_call(self, face: Face) -> None:
@@ -536,6 +524,19 @@ class Lifetimes(TestCase):
         async with sabc.serve(TCP, server=Closed) as server:
             with pytest.raises(Refused, match="not you"):
                 await sabc.connect(server.addresses[0])
+
+
+async def _cancelled(
+    block: Coroutine[Any, Any, None], begun: Deferred[Any], sink: HeldSink
+) -> None:
+    """Cancel a block whose message is held; what waits for its acknowledgement is told."""
+    running = Deferred.fromCoroutine(block)
+    (sent,) = await begun
+    await _held(sink)
+    running.cancel()
+    with pytest.raises(CancelledError):
+        await running
+    assert await sent == "ConnectionClosed"
 
 
 async def _held(sink: HeldSink) -> None:
