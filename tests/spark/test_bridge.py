@@ -73,6 +73,20 @@ def refused(launch: Launcher, queue: Path | str, *options: str | Path) -> str:
     return lines[0]
 
 
+def _script_ran(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run to its end, and well, a script that tries what a line of the bridge advises."""
+    ended = subprocess.run(
+        command,
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
 def consumer(table: Path) -> str:
     return f"spark-{Table.open(table).table_id.replace('-', '')[:8]}"
 
@@ -464,15 +478,7 @@ class TestWithSpark:
             ' mount -t tmpfs -o "size=$size" tmpfs disk && ! "$@" || exit 1; find disk -type f;'
             ' done; mount -o remount,size=9m disk; exec "$@"'
         )
-        ended = subprocess.run(
-            contained("", "sh", "-c", script, "sh", *words),
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-        )
-        assert ended.returncode == 0, ended.stderr
+        ended = _script_ran(contained("", "sh", "-c", script, "sh", *words), tmp_path)
         lines, own = ended.stderr.splitlines(), f"{tmp_path}/disk/table/_bridge/"
         assert len(lines) == 4, ended.stderr
         for line in lines[:2]:
@@ -722,15 +728,8 @@ class TestTwoBridgesOfOneTable:
         words += ["--table", s3.new_location()]
         words += [word for pair in s3.options.items() for word in ("--storage", "=".join(pair))]
         script = 'cd / && ! "$@" && mkdir "$0" && exec env TMPDIR="$0" "$@"'
-        ended = subprocess.run(
-            contained("read-only", "sh", "-c", script, f"{tmp_path}/t", sys.executable, *words),
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-        )
-        assert ended.returncode == 0, ended.stderr
+        words = ["sh", "-c", script, f"{tmp_path}/t", sys.executable, *words]
+        ended = _script_ran(contained("read-only", *words), tmp_path)
         assert len(ended.stderr.splitlines()) == 1, ended.stderr
         assert "there is no directory for temporary files (" in ended.stderr
         assert ": set TMPDIR to one that can be written" in ended.stderr
