@@ -215,10 +215,6 @@ def test_the_gateway_is_what_twistd_runs_with_all_that_was_said(
     assert ran[1:] == [["--nodaemon", "--pidfile=", "msgproto", "--config=g.toml"]]
 
 
-def test_one_of_the_options_that_exclude_each_other_is_done() -> None:
-    assert msgproto("status", "--grafana").startswith("{")
-
-
 MSGPROTO = Path(sys.executable).with_name("msgproto")
 
 BASH = """

@@ -16,9 +16,8 @@ from twisted.internet.task import Clock
 
 from tests.contract.cases import CASES, Case
 from tests.contract.world import World
-from tests.docs import grafana
 from tests.doubles import HeldSink
-from twisted_msgproto.cli import main
+from tests.tools.processes import PROJECT, msgproto
 from twisted_msgproto.net import Counters
 from twisted_msgproto.net.counters import (
     BOUNDS,
@@ -345,8 +344,9 @@ def figures() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_file_is_as_its_table_of_panels_says() -> None:
-    assert grafana.FILE.read_text() == grafana.text(), "run python -m tests.docs.grafana"
+def test_the_file_for_containers_is_what_is_printed() -> None:
+    """Who has the package alone prints it: ``msgproto status --grafana > dashboard.json``."""
+    assert (PROJECT / "packaging" / "dashboard.json").read_text() == msgproto("status", "--grafana")
 
 
 def test_every_metric_it_asks_for_is_one_of_a_gateway_with_the_labels_it_names() -> None:
@@ -354,7 +354,7 @@ def test_every_metric_it_asks_for_is_one_of_a_gateway_with_the_labels_it_names()
     for family in text_string_to_metric_families(exposition(figures()).decode()):
         for sample in family.samples:
             labels.setdefault(sample.name, {"instance"}).update(sample.labels)
-    asked = json.loads(grafana.FILE.read_text())
+    asked = json.loads(msgproto("status", "--grafana"))
     expressions = [
         (target["expr"], target["legendFormat"])
         for panel in asked["panels"]
@@ -369,8 +369,3 @@ def test_every_metric_it_asks_for_is_one_of_a_gateway_with_the_labels_it_names()
             assert named <= labels[metric], (metric, named)
     for variable in asked["templating"]["list"][1:]:
         assert set(METRIC.findall(variable["query"]["query"])) <= set(labels)
-
-
-def test_the_dashboard_is_printed_for_those_who_installed_a_package(capsys: Any) -> None:
-    assert main(["status", "--grafana"]) == 0
-    assert json.loads(capsys.readouterr().out)["uid"] == "msgproto-gateways"

@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from importlib.resources import files
 from shlex import quote
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -52,8 +51,9 @@ def run(arguments: SimpleNamespace) -> int:
     if arguments.json + arguments.watch + arguments.grafana > 1:
         raise click.UsageError("--json, --watch and --grafana exclude each other")
     if arguments.grafana:
-        file = files("twisted_msgproto.net.site") / "grafana.json"
-        print(file.read_text(encoding="utf-8"), end="")
+        from ..net.site.dashboard import dashboard
+
+        print(json.dumps(dashboard()))
         return 0
     place = arguments.where or DEFAULT_URL
     if arguments.token_file is not None and not is_endpoint(place):

@@ -1,31 +1,30 @@
-"""Writes the Grafana dashboard from a table of its panels: ``python -m tests.docs.grafana``."""
+"""The Grafana dashboard for a gateway's metrics, as a table of its panels.
+
+``packaging/dashboard.json`` is what ``msgproto status --grafana`` prints of it.
+"""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import twisted_msgproto.net.site
-
-FILE = Path(twisted_msgproto.net.site.__file__).parent / "grafana.json"
-
-SCHEMA_VERSION = 39
+SCHEMA_VERSION: Final = 39
 """Grafana 11 writes this version; later ones read it."""
 
-COLUMNS = 24
+COLUMNS: Final = 24
 """Grafana's grid is so wide."""
 
-SOURCE = {"type": "prometheus", "uid": "${source}"}
+SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
 
 
 class Panel(NamedTuple):
-    """One panel: what it shows, and how wide and high it is in Grafana's grid."""
+    """One panel: what it shows, and how wide and high it is in Grafana's grid.
+
+    ``shown`` has expressions of PromQL, each with the text of its legend; ``@`` selects instances.
+    """
 
     title: str
     unit: str
     shown: tuple[tuple[str, str], ...]
-    """Expressions of PromQL, each with the text of its legend; ``@`` selects the instances."""
     kind: str = "timeseries"
     wide: int = 8
     high: int = 8
@@ -36,17 +35,16 @@ def rate(metric: str, by: str) -> str:
 
 
 def latency(share: float) -> str:
-    """The time within which this share of the messages was acknowledged."""
     buckets = rate("msgproto_acknowledgement_seconds_bucket", "le, protocol")
     return f"histogram_quantile({share}, {buckets})"
 
 
-COMMIT = (
+COMMIT: Final = (
     f"{rate('msgproto_queue_append_seconds_total', 'instance')}"
     f" / {rate('msgproto_queue_groups_total', 'instance')}"
 )
 
-PANELS = (
+PANELS: Final = (
     Panel("Safe and landing", "bool_yes_no", (("msgproto_safe{@}", "{{instance}}"),), "stat", 6, 4),
     Panel("Acknowledges", "bool_yes_no", (("msgproto_healthy{@}", "{{instance}}"),), "stat", 6, 4),
     Panel(
@@ -207,11 +205,3 @@ def dashboard() -> dict[str, Any]:
         "annotations": {"list": []},
         "panels": panels,
     }
-
-
-def text() -> str:
-    return json.dumps(dashboard(), indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(text())
