@@ -279,19 +279,6 @@ class Reading(TestCase):
         self.assertEqual(len(notes.held), 3)
         lose(connection)
 
-    def test_who_pauses_within_a_read_holds_the_rest_of_it_until_it_resumes__NB_02(self):
-        """NB-02: a pong alone is no message, and ends the count all the same."""
-        connection, _, _ = server(alone=True)
-        notes = connection.session
-        notes.on_message = lambda notes: notes.wire.pauseProducing()
-        pong = bytes([0x8A, 0xFD]) + bytes(4 + 125)
-        connection.dataReceived(client_frame(b"first") + pong * 400)
-        self.assertEqual(notes.wire.held, 400 * len(pong))
-        notes.wire.resumeProducing()
-        self.assertEqual(notes.wire.held, 0)
-        self.assertEqual(notes.messages(), ["first"])
-        lose(connection)
-
     def test_before_the_session_stands_messages_come_one_by_one(self):
         """What follows may be larger, or not wanted at all."""
         connection, _, _ = server(alone=True)
@@ -357,55 +344,44 @@ class Reading(TestCase):
         self.assertEqual(max(stretches()[-10:]), 512)  # fewer writes, fewer batches
         lose(connection)
 
-    def test_messages_behind_our_close_cost_next_to_nothing__NB_07(self):
-        """Nor do they keep the reactor from others, and the peer's Close is seen behind them."""
-        connection, _, _ = server()
-        connection.closeWebSocket()
-        connection.dataReceived(client_frame(b"C0:x") * 5000)
-        self.assertEqual(connection.session.messages(), [])
-        connection.dataReceived(client_frame(b"x")[:3])
-        connection.dataReceived(client_frame(b"x")[3:] + b"\x88\x82\0\0\0\0\x03\xe8")
-        self.assertTrue(connection.wasClean)
-        lose(connection)
-
-    def test_fragments_behind_our_close_are_spread_over_turns__NB_07(self):
-        connection, transport, clock = server(clock=Passing())
-        connection.closeWebSocket()
-        connection.dataReceived(b"\x02\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 2000)
-        self.assertEqual(transport.producerState, "paused")
-        self.assertTrue(self.turns(clock))
-        self.assertEqual(transport.producerState, "producing")
-        lose(connection)
-
-    def test_tiny_fragments_of_one_read_are_spread_over_turns__NB_07(self):
-        connection, transport, clock = server(clock=Passing())
-        fragments = b"\x02\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 5000 + b"\x80\x81\0\0\0\0c"
-        connection.dataReceived(fragments)
-        self.assertEqual(transport.producerState, "paused")
-        self.assertEqual(connection.session.messages(), [])
-        self.assertTrue(self.turns(clock))
-        self.assertEqual(connection.session.messages(), [b"a" + b"b" * 5000 + b"c"])
-        lose(connection)
-
-    def test_a_connection_that_is_lost_while_the_rest_of_a_read_waits_leaves_no_timer__NB_07(self):
-        connection, _, clock = server(clock=Passing())
-        connection.dataReceived(client_frame(b"x") * 3000)
-        lose(connection)
-        self.assertFalse(self.turns(clock))
+    def test_small_fragments_of_one_read_are_spread_over_turns__NB_07(self):
+        """Also behind our close; a connection that is lost meanwhile leaves no timer."""
+        begin, middle, end = b"\x02\x81\0\0\0\0a", b"\0\x81\0\0\0\0b", b"\x80\x81\0\0\0\0c"
+        for closes, loses in ((False, False), (True, False), (False, True)):
+            connection, transport, clock = server(clock=Passing())
+            if closes:
+                connection.closeWebSocket()
+            connection.dataReceived(begin + middle * 5000 + end)
+            self.assertEqual(transport.producerState, "paused")
+            self.assertEqual(connection.session.messages(), [])
+            if loses:
+                lose(connection)
+                self.assertFalse(self.turns(clock))
+                continue
+            self.assertTrue(self.turns(clock))
+            self.assertEqual(transport.producerState, "producing")
+            whole = [] if closes else [b"a" + b"b" * 5000 + b"c"]
+            self.assertEqual(connection.session.messages(), whole)
+            lose(connection)
 
     def test_a_message_above_the_limit_closes_with_1009(self):
-        """UM-20: nothing of it is delivered, whatever its length field says."""
+        """UM-20: nothing of it is delivered, whatever its length field says.
+
+        The session hears of it before that.
+        """
         for octets in (
             client_frame(b"x" * 101),
             b"\x81\xff" + (1 << 62).to_bytes(8, "big") + b"\0\0\0\0",
             b"\x01\xe4\0\0\0\0" + b"x" * 100 + b"\x80\x81\0\0\0\0x",
         ):
-            connection, transport, _ = server(websocket_message_bytes=100)
-            connection.dataReceived(octets)
-            (opcode, payload), *_ = frames(after_head(transport))
-            self.assertEqual((opcode, payload[:2]), (8, (1009).to_bytes(2, "big")))
-            self.assertEqual(connection.session.messages(), [])
-            lose(connection)
+            for alone in (False, True):
+                connection, transport, _ = server(alone=alone, websocket_message_bytes=100)
+                connection.dataReceived(octets)
+                (opcode, payload), *_ = frames(after_head(transport))
+                self.assertEqual((opcode, payload[:2]), (8, (1009).to_bytes(2, "big")))
+                self.assertEqual(connection.session.messages(), [])
+                self.assertEqual(connection.session.seen.count("oversized"), 1)
+                lose(connection)
 
     def test_a_message_in_many_pieces_weighs_what_it_is(self):
         """UM-19, UM-20: there is no object for each fragment, however small."""
@@ -425,15 +401,6 @@ class Reading(TestCase):
         self.assertEqual(connection.session.messages(), [body])
         self.assertEqual(connection.session.wire.held, 0)
         lose(connection)
-
-    def test_a_session_hears_of_a_message_that_is_too_large_before_it_closes(self):
-        for alone in (False, True):
-            connection, transport, _ = server(alone=alone, websocket_message_bytes=100)
-            connection.dataReceived(client_frame(b"x" * 101))
-            self.assertEqual(connection.session.seen.count("oversized"), 1)
-            self.assertEqual(frames(after_head(transport))[0][1][:2], b"\x03\xf1")
-            self.assertTrue(connection.oversize)
-            lose(connection)
 
     def test_fragments_without_end_are_1009(self):
         """UM-20: empty fragments are below every limit of bytes."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
 from OpenSSL.SSL import Error as TLSError
-from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -29,6 +28,7 @@ from tests.net.test_websocket import (
     frames,
     lose,
     server,
+    server_with,
 )
 from twisted_msgproto.core.errors import ConfigurationError, ProtocolViolation
 from twisted_msgproto.net.clients.client_endpoints import parse_address
@@ -37,7 +37,6 @@ from twisted_msgproto.net.wires.websocket import (
     WebSocketServerFactory,
     factories,
 )
-from twisted_msgproto.net.wires.websocket.keepalive import Keepalive, Keepalives
 
 
 class Closing(TestCase):
@@ -66,20 +65,6 @@ class Closing(TestCase):
             self.assertTrue(transport.disconnecting)
             lose(connection)
             self.assertEqual(connection.session.seen, ["opened", ("lost", "ConnectionDone")])
-
-    def test_who_took_something_a_moment_ago_has_its_time_from_then__HO_04(self):
-        for begin, seconds in ((lambda one: one.closeWebSocket(), 5), (lambda one: None, 85)):
-            connection, transport, clock = server(unread_seconds=1000.0)
-            begin(connection)
-            connection.output.pauseProducing()
-            clock.advance(seconds - 2)
-            connection.output.resumeProducing()
-            clock.pump([0.5] * 8)
-            self.assertFalse(transport.disconnected)
-            clock.pump([0.5] * 120)
-            self.assertTrue(transport.disconnected)
-            lose(connection)
-            self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_a_peer_which_still_reads_what_stands_before_our_close_is_not_dropped(self):
         """HO-04: it can answer only when it has read all of it."""
@@ -186,10 +171,12 @@ class Closing(TestCase):
         connection.closeWebSocket()
         connection.dataReceived(begun[60_000:90_000])
         self.assertEqual(connection.session.wire.held, 0)
-        connection.dataReceived(begun[90_000:] + client_frame(b"y" * 70_000)[:-1])
+        last = client_frame(b"y" * 70_000)
+        connection.dataReceived(begun[90_000:] + last[:-1])
         self.assertEqual(connection.session.wire.held, 0)
-        self.assertEqual(connection.data, b"")
-        self.assertFalse([seen for seen in connection.session.seen if "x" in seen or "y" in seen])
+        connection.dataReceived(last[-1:] + b"\x88\x82\0\0\0\0\x03\xe8")
+        self.assertTrue(connection.wasClean, "the peer's Close is seen behind it")
+        self.assertEqual(connection.session.messages(), [])
         lose(connection)
         self.assertEqual(clock.getDelayedCalls(), [])
 
@@ -229,27 +216,6 @@ class Closing(TestCase):
         clock.pump([10] * 9)
         self.assertTrue(transport.disconnected)
         lose(connection)
-
-    def test_pings_and_their_answers_may_take_any_time(self):
-        """UM-20: the next ping waits for the time between two, or for the answer to the last."""
-        for between, patience in ((10, 30), (30, 10), (20, 20)):
-            self.patch(factories, "PONG_SECONDS", patience)
-            connection, transport, clock = server(websocket_ping_seconds=float(between))
-            transport.clear()
-            pings = 0
-            for _ in range(6 * between + 2):
-                clock.advance(0.5)
-                if transport.value():
-                    self.assertEqual(transport.value(), b"\x89\x00")
-                    pings += 1
-                    transport.clear()
-                    connection.dataReceived(b"\x8a\x80" + bytes(4))
-            self.assertEqual(pings, 3)
-            clock.pump([0.5] * (2 * (between + patience - 2)))
-            self.assertFalse(transport.disconnected)
-            clock.pump([0.5] * 6)
-            self.assertTrue(transport.disconnected)
-            lose(connection)
 
 
 class Letting(TestCase):
@@ -491,22 +457,6 @@ class Edges(SynchronousTestCase):
         self.assertTrue(transport.value().startswith(b"HTTP/1.1 101"))
         lose(connection)
 
-    def test_what_a_proxy_says_of_a_web_page_cannot_write_on_the_terminal__NB_09(self) -> None:
-        """NB-09: PROXY headers carry any text in place of an address."""
-        for address, told in (
-            (IPv4Address("TCP", "\x1b[31mA\u202e", 1), r"^\\x1b\[31mA\\u202e:1: refused"),
-            (UNIXAddress(b"/a\n\x1b[31m"), r"^/a\\n\\x1b\[31m: refused"),
-        ):
-            connection, transport, _ = server(upgrade=False)
-            transport.peerAddr = address
-            with capturedLogs() as logged:
-                connection.dataReceived(UPGRADE % b"Origin: https://evil.example\r\n")
-            [line] = [formatEvent(event) for event in logged if event.get("reason") == "origin"]
-            self.assertRegex(line, told)
-            [worst] = connection.factory.sessions.budget.offenders.worst(9)
-            self.assertTrue(worst.address.isprintable())
-            lose(connection)
-
     def test_a_server_notices_that_a_silent_peer_is_gone__HO_04(self) -> None:
         connection, _, _ = server()
         transport = Tcp()
@@ -543,17 +493,13 @@ class ClientEdges(SynchronousTestCase):
 PINGS_A_TURN, STEP_SECONDS = 200, 0.5
 
 
-CONNECTIONS = 30
-
-
 class Turning(Clock):
-    """Refuses calls in the past, as reactors do, and tells ``turn`` of each call it makes."""
+    """Tells ``turn`` of each call that it makes."""
 
-    turn: Callable[[], None] = staticmethod(lambda: None)
+    def turn(self) -> None:
+        """Nobody wants to know."""
 
-    def callLater(self, when: float, what: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-        assert when >= 0
-
+    def callLater(self, when: float, what: Any, *args: Any, **kw: Any) -> Any:
         def call() -> None:
             what(*args, **kw)
             self.turn()
@@ -561,161 +507,133 @@ class Turning(Clock):
         return super().callLater(when, call)
 
 
-class Peer:
-    """One connection: it answers, or it does not, and notes when it was pinged."""
+class Pinged:
+    """Connections of one server: those that answer, and others; when each was pinged."""
 
-    def __init__(self, clock: Turning, every: Keepalives, answers: bool) -> None:
-        self.clock = clock
-        self.answers = answers
-        self.pings: list[float] = []
-        self.gone_at: float | None = None
-        self.keepalive = Keepalive(every, self._ping, self._gone)
-        self.began = clock.seconds()
-        self.keepalive.start()
+    def __init__(self, interval: float) -> None:
+        first, _, self.clock = server(clock=Turning(), websocket_ping_seconds=interval)
+        lose(first)
+        self.factory = first.factory
+        self.answers: dict[Any, bool] = {}
+        self.began: dict[Any, float] = {}
+        self.pings: dict[Any, list[float]] = {}
+        self.gone: dict[Any, float] = {}
 
-    def _ping(self) -> None:
-        self.pings.append(self.clock.seconds())
-        if self.answers:
-            self.keepalive.heard = True
+    def connect(self, answers: bool) -> Any:
+        connection, transport = server_with(self.factory)
+        transport.clear()
+        self.answers[connection], self.pings[connection] = answers, []
+        self.began[connection] = self.clock.seconds()
+        return connection
 
-    def _gone(self) -> bool:
-        self.gone_at = self.clock.seconds()
-        self.keepalive.stop()
-        return True
+    def wait(self, seconds: float, step: float = 0.05) -> None:
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            self.look()
+
+    def look(self) -> None:
+        now = self.clock.seconds()
+        for connection in self.answers.keys() - self.gone.keys():
+            transport = connection.transport
+            if transport.value():
+                assert transport.value() == b"\x89\0"
+                transport.clear()
+                self.pings[connection].append(now)
+                if self.answers[connection]:
+                    connection.dataReceived(b"\x8a\x80" + bytes(4))
+            if transport.disconnected:
+                self.gone[connection] = now
+                lose(connection)
+
+    def happened(self) -> int:
+        """How many were pinged or ended so far."""
+        self.look()
+        return sum(map(len, self.pings.values())) + len(self.gone)
+
+    def close(self) -> None:
+        for connection in self.answers.keys() - self.gone.keys():
+            lose(connection)
+        assert self.clock.getDelayedCalls() == []
 
 
 @pytest.mark.parametrize(
     ("interval", "patience"), [(50.0, 30.0), (10.0, 30.0), (20.0, 20.0), (7.7, 1), (1.1 + 2.2, 3.3)]
 )
 def test_each_living_peer_is_pinged_in_time_and_a_dead_one_is_ended__NB_11(
-    interval: float, patience: float
+    monkeypatch: pytest.MonkeyPatch, interval: float, patience: float
 ) -> None:
-    clock, random = Turning(), Random(7)
-    every = Keepalives(clock, interval, patience)
-    peers = []
-    for _ in range(CONNECTIONS):
-        peers.append(Peer(clock, every, answers=random.random() < 0.7))
-        for _ in range(random.randrange(int(interval))):
-            clock.advance(0.05)
-        assert len(clock.getDelayedCalls()) == 1
-    steps = int(6 * (interval + patience) / 0.05)
-    for _ in range(steps):
-        clock.advance(0.05)
+    """UM-20: the next ping waits for the time between two, or for the answer to the last."""
+    monkeypatch.setattr(factories, "PONG_SECONDS", patience)
+    chance, pinged = Random(7), Pinged(interval)
+    for _ in range(20):
+        pinged.connect(answers=chance.random() < 0.7)
+        pinged.wait(0.05 * chance.randrange(int(interval)))
+        assert len(pinged.clock.getDelayedCalls()) == 1
+    pinged.wait(6 * (interval + patience))
     slack = 2 * STEP_SECONDS + 0.1
-    for peer in peers:
-        first = peer.pings[0]
-        assert peer.began + interval <= first + 1e-6 <= peer.began + interval + slack
-        if peer.answers:
-            assert peer.gone_at is None
-            between = [after - before for before, after in pairwise(peer.pings)]
+    for connection, pings in pinged.pings.items():
+        first = pings[0]
+        least = pinged.began[connection] + interval
+        assert least <= first + 1e-6 <= least + slack
+        if pinged.answers[connection]:
+            assert connection not in pinged.gone
+            between = [after - before for before, after in pairwise(pings)]
             assert len(between) >= 4
             assert all(interval - slack <= one <= interval + 2 * slack for one in between), between
         else:
-            assert len(peer.pings) == 1
-            assert peer.gone_at is not None
-            assert first + patience - slack <= peer.gone_at <= first + patience + 2 * slack
-    for peer in peers:
-        peer.keepalive.stop()
-        peer.keepalive.stop()
-    assert clock.getDelayedCalls() == []
+            assert len(pings) == 1
+            waited = pinged.gone[connection] - first
+            assert patience - slack <= waited <= patience + 2 * slack
+    pinged.close()
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_those_who_connected_together_are_looked_at_in_several_turns__NB_07(answers: bool) -> None:
+def test_those_who_connected_together_are_looked_at_in_several_turns__NB_07(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
     """NB-07: after a restart ten thousand peers connect at once; their pings were one turn."""
-    clock = Turning()
-    every = Keepalives(clock, 10, 10)
+    monkeypatch.setattr(factories, "PONG_SECONDS", 10)
+    pinged = Pinged(10.0)
+    for _ in range(5 * PINGS_A_TURN // 2):
+        pinged.connect(answers)
     sums: list[int] = []
-
-    def looked_at() -> int:
-        return sum(len(peer.pings) + (peer.gone_at is not None) for peer in peers)
-
-    clock.turn = lambda: sums.append(looked_at())  # type: ignore[method-assign]
-    peers = [Peer(clock, every, answers) for _ in range(5 * PINGS_A_TURN // 2)]
+    pinged.clock.turn = lambda: sums.append(pinged.happened())
     for _ in range(3 if answers else 2):
-        sums[:] = [looked_at()]
-        clock.advance(10 + STEP_SECONDS)
+        sums[:] = [pinged.happened()]
+        pinged.clock.advance(10 + STEP_SECONDS)
         turns = [after - before for before, after in pairwise(sums)]
         assert turns == [PINGS_A_TURN, PINGS_A_TURN, PINGS_A_TURN // 2]
-    assert answers == (peers[0].gone_at is None)
-    for peer in peers:
-        peer.keepalive.stop()
-    assert clock.getDelayedCalls() == []
-
-
-def test_a_connection_may_end_others_while_all_are_due() -> None:
-    clock = Turning()
-    every = Keepalives(clock, 10, 10)
-    peers = [Peer(clock, every, answers=True) for _ in range(5)]
-
-    def ends_all() -> None:
-        for peer in peers[1:]:
-            peer.keepalive.stop()
-        raise ValueError("and fails")
-
-    peers[0].keepalive.ping = ends_all
-    with capturedLogs() as logged:
-        clock.advance(10)
-    assert [event["log_format"] for event in logged] == ["a ping failed"]
-    assert logged[0]["log_failure"].check(ValueError)
-    assert [len(peer.pings) for peer in peers] == [0] * 5
-    assert len(clock.getDelayedCalls()) == 1
-    peers[0].keepalive.stop()
-    assert clock.getDelayedCalls() == []
-
-
-def test_who_deserves_more_time_is_pinged_again_after_it_was_heard__HO_04() -> None:
-    clock = Turning()
-    peer = Peer(clock, Keepalives(clock, 50, 30), answers=False)
-    asked: list[float] = []
-
-    def deserves_more() -> bool:
-        asked.append(clock.seconds())
-        return False
-
-    peer.keepalive.gone = deserves_more
-    for second in range(300):
-        clock.advance(1)
-        if second == 150:
-            peer.keepalive.heard = True
-    assert [round(second) for second in asked] == [80, 110, 140, 220, 250, 280]
-    assert [round(second) for second in peer.pings] == [50, 190]
-    peer.keepalive.stop()
-    assert clock.getDelayedCalls() == []
-
-
-def test_one_that_cannot_be_ended_harms_none_of_the_others_and_is_ended_later__NB_07() -> None:
-    clock = Turning()
-    every = Keepalives(clock, 10, 10)
-    peers = [Peer(clock, every, answers=False) for _ in range(3)]
-    end, tries = peers[0]._gone, iter([ValueError("not now"), None])
-
-    def fails_once() -> bool:
-        if (error := next(tries)) is not None:
-            raise error
-        return end()
-
-    peers[0].keepalive.gone = fails_once
-    with capturedLogs() as logged:
-        clock.advance(10)
-        clock.advance(10)
-    assert [event["log_format"] for event in logged] == ["a connection could not be ended"]
-    assert logged[0]["log_failure"].check(ValueError)
-    assert [peer.gone_at for peer in peers] == [None, 20, 20]
-    clock.advance(10)
-    assert peers[0].gone_at == 30
-    assert clock.getDelayedCalls() == []
+    pinged.close()
 
 
 def test_a_newcomer_is_pinged_in_time_while_a_silent_peer_has_more_patience__HO_04() -> None:
     """HO-04: its first ping is due before anybody is checked; there is one timer all the same."""
-    clock = Turning()
-    every = Keepalives(clock, 10, 30)
-    silent = Peer(clock, every, answers=False)
-    clock.pump([10, 10, 1])
-    other = Peer(clock, every, answers=True)
-    assert len(clock.getDelayedCalls()) == 1
-    clock.pump([10, 9])
-    assert (silent.pings, silent.gone_at, other.pings) == ([10], 40, [31])
-    other.keepalive.stop()
-    assert clock.getDelayedCalls() == []
+    pinged = Pinged(10.0)
+    silent = pinged.connect(answers=False)
+    pinged.wait(21, step=1)
+    other = pinged.connect(answers=True)
+    assert len(pinged.clock.getDelayedCalls()) == 1
+    pinged.wait(19, step=1)
+    assert (pinged.pings[silent], pinged.gone[silent], pinged.pings[other]) == ([10], 40, [31])
+    pinged.close()
+
+
+def test_one_that_cannot_be_pinged_or_ended_harms_none_of_the_others__NB_07() -> None:
+    pinged = Pinged(10.0)
+    odd, other = (pinged.connect(answers=False) for _ in range(2))
+
+    def fails(*arguments: Any) -> None:
+        raise ValueError("not now")
+
+    odd.send = odd.abort = fails
+    with capturedLogs() as logged:
+        pinged.wait(41, step=1)
+        assert list(pinged.gone) == [other]
+        del odd.abort
+        pinged.wait(31, step=1)
+    assert [event["log_format"] for event in logged] == [
+        "a ping failed",
+        "a connection could not be ended",
+    ]
+    assert odd in pinged.gone
+    pinged.close()
