@@ -24,6 +24,7 @@ from tests.tools.certificates import Authority
 from tests.tools.small_link import MsgprotoServerFactoryOfLines, Sink
 from twisted_msgproto.net import tls
 from twisted_msgproto.net.tls import tls_with
+from twisted_msgproto.net.turns import TurnWatch
 
 
 class Reader(Protocol):
@@ -81,6 +82,39 @@ def test_what_is_written_and_aborted_in_one_turn_is_no_fault_of_tls(ends: Ends) 
     ends.server.connectionLost(Failure(ConnectionAborted()))
     assert ends.reader.lost is not None
     assert ends.reader.lost.check(ConnectionAborted, ConnectionLost)
+
+
+RECORDS, RECORD_SECONDS = 16, 0.0005
+"""Each record is said to take so long: two pieces of 16, and one record more, fit into a turn."""
+
+
+def test_records_of_one_byte_are_decrypted_in_many_turns_and_arrive_whole__NB_07(
+    tmp_path: Path,
+) -> None:
+    """NB-07: 2,800 of them come with one read, which kept all others waiting for half a second."""
+    sink = Sink()
+    factory = MsgprotoServerFactoryOfLines(sink, clock=Clock())
+    processed, taken = [0], list[float]()
+    served = Served(tmp_path, factory)
+    served.tls.spent = lambda: processed[0] * RECORD_SECONDS
+    factory.turnWatch = TurnWatch(-1.0, lambda *told: taken.append(told[2]), lambda: processed[0])
+    connection, encrypted = served.connection()
+    server = connection.wrappedProtocol
+    received = server.dataReceived
+
+    def counted(data: bytes) -> None:
+        processed[0] += 1
+        received(data)
+
+    server.dataReceived = counted
+    line = b"x" * 2800
+    connection.dataReceived(b"".join(encrypted(bytes([byte])) for byte in line + b"\n"))
+    assert connection.transport.producerState == "paused"
+    served.clock.advance(0)  # all turns that are due, of each of which the watch is told
+    assert connection.transport.producerState == "producing"
+    assert sink.bodies == [line]
+    assert max(taken) <= 3 * RECORDS < sum(taken) == processed[0]
+    connection.connectionLost(Failure(ConnectionLost()))
 
 
 # ── what tls keeps of a connection ──────────────────────────────────────────────────────────────
