@@ -5,7 +5,7 @@ from __future__ import annotations
 from gc import collect
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ISSLTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -14,8 +14,6 @@ from tests.doubles import Tcp
 from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto import Message, MessageBatch
 from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
-from twisted_msgproto.net.counters import CounterPaths
-from twisted_msgproto.net.wires.stream import Output
 
 FIRST_READ_BYTES, PARTIAL_READ_BYTES, READ_BYTES_MIN = 16 << 10, 64 << 10, 1 << 10
 TURN_SECONDS = 0.008
@@ -146,36 +144,11 @@ class Links(LinkCase):
         self.assertEqual(transport.value().count(b"ok"), 7)
         self.assertTrue(transport.disconnecting)
 
-    def test_behind_what_the_disk_has_lost_nothing_is_kept(self) -> None:
-        """HO-27: of one read, and of what comes after it: what is stored has no gap."""
-        seen: list[Any] = []
-
-        def batchReceived(self: Any, batch: MessageBatch) -> Any:
-            seen.append(batch)
-            return fail(QueueError("the disk is broken"))
-
-        server, transport = self.link(batchReceived=batchReceived)
-        server.dataReceived(b"a\nb\n")
-        server.dataReceived(b"c\n")
-        self.assertEqual((len(seen), transport.value()), (1, b"lost 1\n"))
-
     def test_a_server_that_stops_reads_no_more(self) -> None:
         server, transport = self.link(Sink(held=True))
         server.dataReceived(b"a\n")
         self.factory.drain()
         self.assertEqual(transport.producerState, "paused")
-
-    def test_who_is_cut_off_while_memory_is_short_is_told_of_once(self) -> None:
-        """NB-02: a line with the option, a counter, and a reason for those who wait."""
-        server, transport = self.link()
-        server.cutOff(5000, 4096.0)
-        server.cutOff(6000, 4096.0)
-        self.assertTrue(transport.aborted)
-        self.assertEqual(len(self.logged), 1)
-        self.assertRegex(self.logged[0], "cut off: 5000 bytes .* process-held-bytes is 4096")
-        self.assertEqual(self.factory.counters["fault:process-held-bytes"], 1)
-        self.lose()
-        self.assertRegex(str(server.closeReason), "^cut off: 5000 bytes")
 
     def test_a_connection_lost_for_a_breach_of_the_protocol_says_that_breach(self) -> None:
         server, _ = self.link()
@@ -183,33 +156,6 @@ class Links(LinkCase):
         self.assertIs(server.whyLost(breach), breach.value)
         server.setCloseReason(TimedOut("silent for 60 s"))
         self.assertEqual(str(server.whyLost(breach)), "silent for 60 s")
-
-    def test_a_connection_counts_as_a_sender_while_something_of_it_waits__NB_01(self) -> None:
-        sink = Sink(held=True)
-        server, _ = self.link(sink)
-        budget = self.factory.budget
-        self.assertEqual(budget.senders, 0)
-        server.dataReceived(b"a\nb\n")
-        self.assertEqual(budget.senders, 1)
-        for waiting in sink.waiting:
-            waiting.callback(None)
-        self.assertEqual(budget.senders, 0)
-
-    def test_what_is_not_whole_counts_for_the_process_until_the_end(self) -> None:
-        """NB-02"""
-        server, _ = self.link()
-        held = self.factory.budget.held
-        server.dataReceived(b"ab")
-        self.assertEqual(held.held, 0)  # so little is not counted
-        held.uncounted = 0
-        server.dataReceived(b"c")
-        self.assertEqual(held.held, 3)
-        server.dataReceived(b"d")
-        self.assertEqual(held.held, 4)
-        server.dataReceived(b"\nxy")
-        self.assertEqual(held.held, 2)
-        self.lose()
-        self.assertEqual(held.held, 0)
 
 
 # ── what the link does at its edges ─────────────────────────────────────────────────────────────
@@ -229,15 +175,6 @@ class Encrypted(Writes):
 
 
 class Edges(LinkCase):
-    def test_figures_and_states_are_those_of_now__FC_03(self) -> None:
-        server, _ = self.link(counted=CounterPaths({"lines": "machine.counters.lines"}))
-        counters = self.factory.counters
-        for data, lines, state in ((b"", 0, "open"), (b"a\n", 1, "open"), (b"b\n!\n", 2, "closed")):
-            server.dataReceived(data)
-            self.assertEqual((counters["lines"], +counters.states), (lines, {state: 1}))
-        self.lose()
-        self.assertEqual((counters["lines"], counters.states.total()), (2, 0))
-
     def test_what_a_peer_did_is_told_with_its_bytes_and_what_they_look_like__NB_09(self) -> None:
         for fault, text in (
             (Fault("a", "it is 'odd'", b"\x00\xff"), "it is 'odd' (starts with 00 ff)"),
@@ -311,18 +248,8 @@ class Edges(LinkCase):
             budget.waiting = own * 1000 + 47_000
             sink.waiting[1].callback(None)
             self.assertEqual((server.reading, transport.producerState), (True, "producing"))
+            self.assertEqual(budget.senders, senders - 1)
             self.lose()
-
-    def test_who_is_gone_is_not_read_again_when_there_is_room__NB_01(self) -> None:
-        sink = Sink(held=True)
-        server, transport = self.link(sink)
-        self.factory.budget.limit = 3
-        server.dataReceived(b"abcd\n")
-        self.assertEqual(transport.producerState, "paused")
-        self.lose()
-        sink.waiting[0].callback(None)
-        self.assertEqual(self.factory.budget.waiting, 0)
-        self.assertEqual(transport.producerState, "paused")
 
     def test_only_some_faults_mean_that_the_peer_did_not_answer_in_time(self) -> None:
         for reasons, kind in ((set(), ProtocolViolation), ({"shout"}, TimedOut)):
@@ -394,33 +321,13 @@ class Edges(LinkCase):
         self.lose()
         server.holdBack(False)
         self.assertEqual(transport.producerState, "paused")
-
-    def test_what_a_paused_wire_holds_counts_while_the_connection_lives__NB_02(self) -> None:
-        server, _ = self.link()
-        held = self.factory.budget.held
-        held.uncounted = 0
-        server.dataReceived(b"ab")
-        for octets, together in ((5, 7), (9, 11), (0, 2)):
-            server.wire.held = octets
-            server.heldChanged()
-            self.assertEqual(held.held, together)
-        server.abort()
-        server.wire.held = 100
-        server.heldChanged()
-        self.assertEqual(held.held, 2)
-
-    def test_while_a_peer_is_not_read_it_is_not_late__NB_02(self) -> None:
-        server, transport = self.link()
-        held = self.factory.budget.held
-        held.bound(4000)
-        server.dataReceived(b"x" * 2500)
-        server.outputChanged(True)
-        self.clock.advance(50)
-        server.outputChanged(False)
-        for seconds, octets, late in ((3.0 - 1, 1000, False), (2, 1001, True)):
-            self.clock.advance(seconds)
-            held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
-            self.assertEqual(transport.aborted, late)
+        sink = Sink(held=True)
+        server, transport = self.link(sink)
+        self.factory.budget.limit = 3
+        server.dataReceived(b"abcd\n")
+        self.lose()
+        sink.waiting[0].callback(None)
+        self.assertEqual(transport.producerState, "paused")
 
     def test_an_error_in_code_while_a_loss_is_told_ends_the_connection(self) -> None:
         sink = Sink(held=True)
@@ -487,15 +394,6 @@ class Edges(LinkCase):
         self.assertEqual(self.logged, [])
         self.assertEqual(self.factory.counters["fault:unread"], 0)
 
-    def test_work_of_ours_is_all_that_a_lost_connection_tells_of(self) -> None:
-        server, _ = self.link()
-        lost = server.machine.lost
-        server.machine.lost = lambda now: [Fault("late", "not told"), *lost(now)]
-        server.ask()
-        self.lose()
-        self.assertEqual(server.lost, [0])
-        self.assertEqual(self.logged, [])
-
 
 class Hooks(LinkCase):
     def test_of_several_failures_of_a_batch_the_first_is_told_and_none_is_unhandled(self) -> None:
@@ -520,19 +418,8 @@ class Hooks(LinkCase):
         collect()
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_without_a_sink_hooks_alone_decide_over_the_ack(self) -> None:
-        refused = fail(QueueError("not today"))
-        answers: list[Any] = [None, refused]
-        server, transport = self.link(messageReceived=lambda self, message: answers.pop(0))
-        self.factory.sink = None
-        server.dataReceived(b"a\nb\n")
-        self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
-
     def test_the_answer_about_a_long_name_is_the_same_but_not_remembered__NB_02(self) -> None:
-        """NB-02: a thousand names of a mebi-character each took 4 GB of one session.
-
-        And 10,000 sessions with 1,024 names each took gigabytes: few names are remembered.
-        """
+        """NB-02: a thousand names of a mebi-character each took 4 GB of one session."""
         asked: list[str] = []
 
         class OfEvenLength:
@@ -540,26 +427,15 @@ class Hooks(LinkCase):
                 asked.append(access.name)
                 return len(access.name) % 2 == 0
 
+        server, _ = self.link()
+        self.factory.authoriser = OfEvenLength()
         wide = "\U0001f600"
         for name, times in (
-            ("", 1), ("x" * 255, 1), ("x" * 10_000, 3), ("x" * 10_001, 3), (wide * 50, 1),
-            (wide * 254, 3),
+            ("", 1), ("x" * 255, 1), ("x" * 10_001, 3), (wide * 50, 1), (wide * 255, 3),
         ):  # fmt: skip
-            server, _ = self.link()
-            server.clientId = "ada"
-            self.factory.authoriser = OfEvenLength()
             for _ in range(3):
                 self.assertEqual(server.refuses("call", name), len(name) % 2 == 1)
             self.assertEqual(asked, [name] * times)
-            self.assertEqual(self.factory.counters["not_allowed"], len(name) % 2 * 3)
             asked.clear()
-            self.factory.peerLog.sum_up()
-            self.lose()
-        server, _ = self.link()
-        server.clientId = "ada"
-        self.factory.authoriser = OfEvenLength()
-        names = [f"{number}x{'y' * (number % 100)}" for number in range(200)]
-        for name in names * 2:
-            self.assertEqual(server.refuses("call", name), len(name) % 2 == 1)
-        self.assertEqual(asked, names * 2)
+        self.assertEqual(self.factory.counters["not_allowed"], 3 * 3)
         self.factory.peerLog.sum_up()
