@@ -18,14 +18,14 @@ from tests.tools.processes import msgproto
 from twisted_msgproto import cli, registry
 from twisted_msgproto.cli import demo
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.limits import Limit, amount
+from twisted_msgproto.core.limits import amount
 from twisted_msgproto.gateway import Configuration
 from twisted_msgproto.gateway import Options as GatewayOptions
-from twisted_msgproto.net.options import limits_table, paragraphs
 
 GOOD = """
 from twisted_msgproto.registry import LOOPBACK, Registered
 ROW = Registered("NAME", "A name", "PACKAGE", {"tcp": 1}, {"endpoint": [LOOPBACK]})
+OTHER = ROW._replace(name="other")
 """
 
 SERVICE = """
@@ -123,6 +123,11 @@ def test_a_broken_package_is_one_line_which_names_it_and_the_rest_goes_on(
     assert line.startswith("protocol 'broken': the package pack_broken 1.0 is broken (")
     assert line.endswith("): repair it or uninstall it")
     assert list(Configuration({"lumberjack": {}, "fake": {}}).servers) == ["lumberjack", "fake"]
+    with pytest.raises(
+        ConfigurationError, match=r"the package pack_broken 1\.0 is broken"
+    ) as caught:
+        Configuration({"lumberjack": {}, "broken": {}})
+    one_line(caught)
     assert list(demo.shown_protocols()) == [*registry.PROTOCOLS, "fake"]
     assert capsys.readouterr().err == f"msgproto demo: {line}\n"
     assert cli.main(["send", "broken", "tcp:127.0.0.1:1"]) == 2
@@ -149,13 +154,6 @@ def test_a_package_which_lacks_a_part_is_left_out_of_the_demo(
     assert re.search(complaint, told)
 
 
-def test_a_file_which_names_a_broken_package_is_one_line(site: Site) -> None:
-    site.add("pack_a", service="import no_such_library")
-    with pytest.raises(ConfigurationError, match=r"the package pack_a 1\.0 is broken") as caught:
-        Configuration({"lumberjack": {}, "fake": {}})
-    one_line(caught)
-
-
 @pytest.mark.parametrize(
     ("protocol", "value", "complaint"),
     [
@@ -163,6 +161,7 @@ def test_a_file_which_names_a_broken_package_is_one_line(site: Site) -> None:
         ("bench-me", None, "a protocol cannot have this name"),
         ("fake", "pack_a:LOOPBACK", r"'pack_a:LOOPBACK' is no .*Registered of this name"),
         ("fake", "pack_a", r"'pack_a' is no .*Registered of this name"),
+        ("fake", "pack_a:OTHER", r"'pack_a:OTHER' is no .*Registered of this name"),
     ],
 )
 def test_an_entry_point_which_cannot_be_is_one_line(
@@ -172,12 +171,6 @@ def test_an_entry_point_which_cannot_be_is_one_line(
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         registry.registered(protocol)
     assert "pack_a 1.0" in one_line(caught)
-
-
-def test_a_row_of_another_name_is_none(site: Site) -> None:
-    site.add("pack_a", GOOD.replace("NAME", "other"))
-    with pytest.raises(ConfigurationError, match=r"is no .*Registered of this name"):
-        registry.registered("fake")
 
 
 def test_two_packages_of_one_name_are_named_both(site: Site) -> None:
@@ -298,13 +291,3 @@ def test_the_types_of_limits_are_those_of_the_tables() -> None:
 )
 def test_amounts_are_as_people_write_them(value, unit, text):
     assert amount(value, unit) == text
-
-
-def test_a_narrow_terminal_has_the_reason_below_the_name():
-    table = limits_table("Limits:", [Limit("a-long-name-of-a-limit", 3600.0, "s", "why")], 40)
-    assert table == "Limits:\n  a-long-name-of-a-limit  3,600 s\n    why"
-
-
-def test_paragraphs_are_filled_and_examples_are_left_alone():
-    text = "One\ntwo three:\n\n    a  = b\n    c = d\n\nFour."
-    assert paragraphs(text, 80) == "One two three:\n\n    a  = b\n    c = d\n\nFour."

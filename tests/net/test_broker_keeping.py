@@ -83,18 +83,23 @@ class Keeps(TestCase):
         self.addCleanup(end)
         return sink, broker
 
-    async def test_what_is_settled_is_written_while_the_gateway_runs(self) -> None:
-        sink, broker = self.start()
+    async def filled(
+        self, reader: Reader | None = None, **options: Any
+    ) -> tuple[DurableSink, Any, list[bytes]]:
+        """A broker with room for a few of 40 messages, which wait, or are ``reader``'s."""
+        sink, broker = self.start(broker_memory_bytes=5000, **options)
         broker.store.declare(ORDERS, broker.now(), kept=True)
-        reader = Reader()
-        broker.machine.subscribe(reader, ORDERS, broker.now())
-        await sink.put(batch(b"1", b"2"))
-        self.assertEqual([message.message_id for message in reader.messages], [0, 1])
-        file = Path(self.directory) / "broker" / "settled"
-        before = file.read_bytes() if file.exists() else b""
-        broker.machine.settle(reader, [0, 1])
-        while not file.exists() or file.read_bytes() == before:
-            await deferLater(reactor, 0.01)
+        if reader is not None:
+            broker.machine.subscribe(reader, ORDERS, broker.now())
+        sent = [b"%d" % number + bytes(1000) for number in range(40)]
+        await sink.put(batch(*sent))
+        return sink, broker, sent
+
+    def accepted(self, broker: Any) -> Deferred[None]:
+        """Fires when senders to the queue are answered."""
+        accepted: Deferred[None] = Deferred()
+        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
+        return accepted
 
     async def test_what_is_settled_is_written_though_a_thread_could_not_be_started(self) -> None:
         sink, broker = self.start()
@@ -141,13 +146,8 @@ class Keeps(TestCase):
 
     async def test_what_left_the_memory_in_flight_comes_back_from_the_disk__NB_02(self) -> None:
         """NB-02: a consumer has read everything, has acknowledged nothing, and goes."""
-        sink, broker = self.start(broker_memory_bytes=5000)
-        broker.store.declare(ORDERS, broker.now(), kept=True)
         first, second = Reader(), Reader()
-        broker.machine.subscribe(first, ORDERS, broker.now())
-        sent = [b"%d" % number + bytes(1000) for number in range(40)]
-        for body in sent:
-            await sink.put(batch(body))
+        _, broker, sent = await self.filled(first)
         self.assertEqual([message.body for message in first.messages], sent)
         self.assertLess(broker.store.snapshot()["broker_memory_bytes"], 5000)
         broker.machine.settle(first, [0])
@@ -160,10 +160,7 @@ class Keeps(TestCase):
         self.assertLess(broker.store.snapshot()["broker_memory_bytes"], 5000)
 
     async def test_an_operator_is_shown_what_left_the_memory(self) -> None:
-        sink, broker = self.start(broker_memory_bytes=5000)
-        broker.store.declare(ORDERS, broker.now(), kept=True)
-        sent = [b"%d" % number + bytes(1000) for number in range(40)]
-        await sink.put(batch(*sent))
+        _, broker, sent = await self.filled()
         shown = await ServedQueues([broker], reactor).peek(*ORDERS, 40)
         self.assertEqual([message.body for message in shown], sent)
 
@@ -172,10 +169,7 @@ class Keeps(TestCase):
         self.patch(persistence, "AGAIN_SECONDS", 0.01)
         lines = list[str]()
         disk = BrokenDisk()
-        sink, broker = self.start(disk=disk, report=lines.append, broker_memory_bytes=5000)
-        broker.store.declare(ORDERS, broker.now(), kept=True)
-        sent = [b"%d" % number + bytes(1000) for number in range(40)]
-        await sink.put(batch(*sent))
+        sink, broker, sent = await self.filled(disk=disk, report=lines.append)
         disk.fail("read", times=None, name=".segment")
         reader = Reader()
         broker.machine.subscribe(reader, ORDERS, broker.now())
@@ -201,10 +195,7 @@ class Keeps(TestCase):
         self.patch(persistence, "AGAIN_SECONDS", 0.01)
         for cut in (False, True):
             lines = list[str]()
-            sink, broker = self.start(report=lines.append, broker_memory_bytes=5000)
-            broker.store.declare(ORDERS, broker.now(), kept=True)
-            sent = [b"%d" % number + bytes(1000) for number in range(40)]
-            await sink.put(batch(*sent))
+            _, broker, sent = await self.filled(report=lines.append)
             (segment,) = Path(self.directory).glob("*.segment")
             octets = segment.read_bytes()
             segment.write_bytes(b"") if cut else segment.rename(f"{self.directory}.away")
@@ -257,8 +248,7 @@ class Keeps(TestCase):
         self.patch(state, "declare", late)
         broker.store.declare(ORDERS, broker.now())
         await sink.put(batch(b"1"))
-        accepted: Deferred[None] = Deferred()
-        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
+        accepted = self.accepted(broker)
         await deferLater(reactor, 0)
         self.assertFalse(accepted.called)
         going.set()
@@ -280,9 +270,7 @@ class Keeps(TestCase):
             type(sink.brokerPersistence), "log", type("Log", (), {"warn": lambda *_, **__: None})()
         )
         broker.store.declare(ORDERS, broker.now())
-        accepted: Deferred[None] = Deferred()
-        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
-        await accepted
+        await self.accepted(broker)
         self.assertEqual(failures, [])
 
     async def test_a_queue_forgotten_while_a_message_is_written_has_it_after_a_restart(
@@ -296,9 +284,7 @@ class Keeps(TestCase):
         broker._look()
         await stored
         self.assertTrue(broker.store.knows(ORDERS))
-        accepted: Deferred[None] = Deferred()
-        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
-        await accepted
+        await self.accepted(broker)
         await broker.end()
         _, again = self.start()
         reader = Reader()
@@ -325,10 +311,8 @@ class Keeps(TestCase):
         self.assertTrue(broker.store.forget(ORDERS))
         broker.store.declare(ORDERS, broker.now())
         going.set()
-        accepted: Deferred[None] = Deferred()
         await sink.put(batch(b"1"))
-        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
-        await accepted
+        await self.accepted(broker)
         await broker.end()
         _, again = self.start()
         self.assertEqual([(one.name, one.waiting) for one in again.store.queues()], [(ORDERS, 1)])
@@ -337,9 +321,7 @@ class Keeps(TestCase):
         sink, broker = self.start()
         broker.store.declare(ORDERS, broker.now())
         await sink.put(batch(b"1"))
-        accepted: Deferred[None] = Deferred()
-        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
-        await accepted
+        await self.accepted(broker)
         await broker.end()
         other = DurableSink(self.directory, reactor)
         stranger: Any = broker_of(other, reactor, None, ["elsewhere"])

@@ -171,12 +171,6 @@ class Control(TestCase):
             await self.asked("queues")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    async def test_a_gateway_without_a_broker_says_so(self) -> None:
-        self.serve()
-        self.shelf = None  # type: ignore[assignment]
-        with self.assertRaisesRegex(NoSuchQueue, "no broker"):
-            await self.asked("queues")
-
     async def test_requests_that_nobody_of_ours_makes(self) -> None:
         self.serve()
         purge = "/broker/purge?space=micromsg2&name=orders"

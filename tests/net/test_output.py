@@ -324,20 +324,6 @@ class Loopback(TestCase):
         transport.loseConnection()
         await self.lost
 
-    async def test_what_the_system_does_not_take_follows_in_order(self) -> None:
-        transport, peer = await self.connected()
-        write = flushing_write(transport)
-        write(MUCH)
-        write(b"last")
-
-        def all_of_it() -> bytes:
-            with peer.makefile("rb") as file:
-                return file.read()
-
-        transport.loseConnection()
-        self.assertEqual(await deferToThread(all_of_it), MUCH + b"last")
-        await self.lost
-
     async def test_nothing_overtakes_what_waits_when_there_is_room_again(self) -> None:
         transport, peer = await self.connected()
         write = flushing_write(transport)
