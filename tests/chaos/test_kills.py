@@ -103,7 +103,7 @@ def chance_of_run() -> random.Random:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("kills")  # all of Spark here are processes of their own
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("storage", ["disk", pytest.param("s3", marks=pytest.mark.long)])
 def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
