@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +15,8 @@ from tests.spark.conftest import messages, write
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import Description, Landed, QueueReader
 from twisted_msgproto.spark import daemon_threads
-from twisted_msgproto.spark.bridge import OpenedMarks
-from twisted_msgproto.spark.configuration import BridgeOptions
 from twisted_msgproto.spark.daemon_threads import DaemonThreadPool
 from twisted_msgproto.spark.gateways import Gateways, Marks
-from twisted_msgproto.table.landing import Failure
-from twisted_msgproto.table.plan import plan_batch
 
 FOREVER = 60.0
 """A hung gateway would answer then; no test waits for it."""
@@ -38,15 +33,12 @@ class FakeQueue:
         self.committing = threading.Event()
         self.fails: Exception | None = None
         self.attempts = 0
-        self.seconds = 0.0
         self.registered: list[str] = []
         self.marks: list[tuple[str, int, Landed | None]] = []
         self.asked: list[Landed | None] = []
 
     def _answer(self) -> None:
         self.hangs.wait(FOREVER)
-        if self.seconds:
-            time.sleep(self.seconds)
         if self.fails is not None:
             raise self.fails
 
@@ -255,32 +247,26 @@ def test_another_history_is_refused_and_opened_anew(gateways: Make, said: list[s
     assert list(some.waiting(some.all, {})) == []
 
 
-def test_a_gateway_is_looked_at_before_it_is_touched(gateways: Make) -> None:
-    trimmed = FakeQueue("a", begin=5)
+@pytest.mark.parametrize("begins", [[5], [0, 5]], ids=["before", "while it is asked"])
+def test_a_gateway_that_has_trimmed_what_is_wanted_is_refused(
+    gateways: Make, begins: list[int]
+) -> None:
+    """And before anything of it is touched, if that is seen in time."""
 
-    def admit(description: Description, landed: Landed | None) -> None:
-        if description.begin:
-            raise QueueMismatch("the table does not know it")
-
-    some = gateways(trimmed, admit=admit)
-    while some.all[0].state != "refused":
-        some.ask({})
-    assert trimmed.registered == []
-
-
-def test_a_gateway_that_trimmed_while_it_was_asked_is_looked_at_again(gateways: Make) -> None:
     class Trims(FakeQueue):
         def register(self, consumer: str) -> int:
-            self.first = 5
+            self.first = begins[-1]
             return super().register(consumer)
 
     def admit(description: Description, landed: Landed | None) -> None:
         if description.begin:
             raise QueueMismatch("what has not landed is gone")
 
-    some = gateways(Trims("a"), admit=admit)
+    trims = Trims("a", begin=begins[0])
+    some = gateways(trims, admit=admit)
     while some.all[0].state != "refused":
         assert some.ask({}) == []
+    assert trims.registered == ["night"] * (len(begins) - 1)
 
 
 def test_two_addresses_of_one_queue_are_landed_once(said: list[str]) -> None:
@@ -294,16 +280,6 @@ def test_two_addresses_of_one_queue_are_landed_once(said: list[str]) -> None:
     assert list(some.by_id) == ["a"]
 
 
-def test_what_a_task_could_not_read_is_set_aside(gateways: Make, said: list[str]) -> None:
-    some = gateways(FakeQueue("a"), FakeQueue("b"))
-    ask_until(some, 2)
-    some.fail("a", Failure(False, "a: it went away"))
-    some.fail("b", Failure(True, "b: trimmed"))
-    assert [one.state for one in some.all] == ["away", "refused"]
-    assert names(some.ask({})) == []
-    assert len(said) == 2
-
-
 def test_a_place_is_asked_of_all_at_once_and_who_is_silent_is_left_out(gateways: Make) -> None:
     well, gone, hung = FakeQueue("well"), FakeQueue("gone"), FakeQueue("hung")
     some = gateways(well, gone, hung)
@@ -315,22 +291,6 @@ def test_a_place_is_asked_of_all_at_once_and_who_is_silent_is_left_out(gateways:
     assert some.by_id["gone"].state == "away"
 
 
-def test_a_thousand_gateways_of_which_a_tenth_is_dead_make_a_plan(gateways: Make) -> None:
-    """TB-13: every live gateway is in the plan though a hundred hang; the bench has the time."""
-    queues = [FakeQueue(f"{number:04}") for number in range(1000)]
-    for queue in queues:
-        queue.seconds = 0.01
-    for queue in queues[::10]:
-        queue.hangs.clear()
-    some = gateways(*queues)
-    heard = ask_until(some, 900)
-    assert len(heard) == 900
-    waiting = list(some.waiting(some.by_id.values(), {}))
-    plan = plan_batch(waiting, some.place, cores=2)
-    assert plan is not None
-    assert (len(plan.landed), len(plan.tasks)) == (900, 2)
-
-
 # -- marks ----------------------------------------------------------------------------------------
 
 
@@ -340,6 +300,7 @@ def marks_for(*queues: FakeQueue, said: list[str] | None = None) -> Marks:
 
 
 def test_the_end_sends_what_was_wanted_while_an_older_mark_was_on_its_way__TB_10() -> None:
+    """Each mark once, with what proves it."""
     queue = FakeQueue("a")
     queue.hangs.clear()
     marks = marks_for(queue)
@@ -351,18 +312,9 @@ def test_the_end_sends_what_was_wanted_while_an_older_mark_was_on_its_way__TB_10
     ending.start()
     queue.hangs.set()
     ending.join(FOREVER)
+    marks.want({"a": Landed(9, 1, 2)})
+    marks.send()
     assert queue.marks == [("night", 5, Landed(5, 1, 2)), ("night", 9, Landed(9, 1, 2))]
-
-
-def test_a_mark_is_sent_once_with_what_proves_it() -> None:
-    queue = FakeQueue("a")
-    marks = marks_for(queue)
-    marks.want({"a": Landed(5, 1, 2)})
-    marks.send()
-    marks.finish(FOREVER)
-    marks.want({"a": Landed(5, 1, 2)})
-    marks.send()
-    assert queue.marks == [("night", 5, Landed(5, 1, 2))]
 
 
 def test_a_hung_gateway_does_not_hold_up_the_end_nor_others_marks__TB_10() -> None:
@@ -417,22 +369,6 @@ def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
     assert queue.marks == [("night", 5, Landed(5))]
 
 
-def test_marks_open_the_queue_of_a_gateway_that_answers_once(tmp_path: Path) -> None:
-    write(tmp_path / "queue", messages(0, 4))
-    name = QueueReader(tmp_path / "queue").queue_id
-    one = SimpleNamespace(location=str(tmp_path / "queue"), state="answers")
-    gateways: Any = SimpleNamespace(by_id={name: one, "other": one})
-    opened = OpenedMarks(gateways, BridgeOptions([one.location], "t"))
-    first = opened(name)
-    assert (first.queue_id, opened(name) is first) == (name, True)
-    assert opened("other") is None, "another queue stands there"
-    for state in ("away", "refused"):
-        one.state = state
-        assert opened(name) is None
-    one.state = "answers"
-    assert opened(name) is not first
-
-
 # -- threads for work that may hang ---------------------------------------------------------------
 
 
@@ -446,8 +382,8 @@ def test_a_thread_without_work_ends_and_the_next_work_is_done_all_the_same(
     monkeypatch.setattr(daemon_threads, "IDLE_SECONDS", 0.01)
     some = DaemonThreadPool(3, "idle")
     for _ in range(3):
-        calls = {number: lambda number=number: number for number in range(20)}
-        assert some.gather(calls, FOREVER) == {number: number for number in range(20)}
+        seen = some.gather({n: lambda: len(threads_of("idle")) for n in range(20)}, FOREVER)
+        assert len(seen) == 20 and max(map(int, seen.values())) <= 3  # type: ignore[arg-type]
         deadline = time.monotonic() + FOREVER
         while threads_of("idle"):
             assert time.monotonic() < deadline
@@ -467,13 +403,6 @@ def test_work_that_raises_leaves_its_place_to_other_work(monkeypatch: pytest.Mon
         some.submit(wrong)
     assert some.gather({"well": lambda: 1}, FOREVER) == {"well": 1}
     assert {raised.get(timeout=FOREVER) for _ in range(3)} == {"a fault of ours"}
-
-
-def test_there_are_never_more_threads_than_the_crew_may_have() -> None:
-    some = DaemonThreadPool(3, "bounded")
-    seen = some.gather({n: lambda: len(threads_of("bounded")) for n in range(50)}, FOREVER)
-    assert len(seen) == 50
-    assert max(map(int, seen.values())) <= 3  # type: ignore[arg-type]
 
 
 def test_a_thread_that_hangs_is_relieved_once_and_ends_with_its_work() -> None:

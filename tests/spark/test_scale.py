@@ -1,7 +1,6 @@
 """Many gateways: real Flight endpoints, a tenth of which dies and comes back.
 
-``./run test`` has 200 of them, ``./run long`` a thousand; ``tests/table/test_landing.py`` and
-``tests/spark/test_gateways.py`` plan for a thousand each time.
+``./run test`` has 200 of them, ``./run long`` a thousand.
 """
 
 from __future__ import annotations
