@@ -90,31 +90,31 @@ def scripted(
 
 
 def test_queues_land_and_their_marks_follow(table: Path, queue: Path, tmp_path: Path) -> None:
-    write(tmp_path / "second", messages(0, 70))
-    loop = drain(table, [queue, tmp_path / "second"])
-    exactly(table, queue, tmp_path / "second")
-    assert QueueReader(queue).consumers() == {consumer(table): 1500}
-    assert QueueReader(tmp_path / "second").consumers() == {consumer(table): 70}
-    assert (loop.progress.batches, loop.progress.rows) == (1, 1570)
-
-
-def test_a_commit_says_what_its_files_hold(table: Path, queue: Path) -> None:
+    """A commit says what its files hold, and between two batches there is maintenance."""
+    second, seen, said = tmp_path / "second", list[int](), list[str]()
+    write(second, messages(0, 70))
     damage_record(queue, b'{"n":777}')
-    said: list[str] = []
-    loop = drain(table, [queue], say=said.append)
+    loop = drain(
+        table, [queue, second], say=said.append, maintenance=lambda one: seen.append(one.version)
+    )
+    assert landed_offsets(table) == {
+        identity(queue): [*range(600), *range(900, 1500)],
+        identity(second): list(range(70)),
+    }
+    assert QueueReader(queue).consumers() == {consumer(table): 1500}
+    assert QueueReader(second).consumers() == {consumer(table): 70}
+    progress = loop.progress
+    assert (progress.batches, progress.rows, progress.skipped) == (1, 1270, 300)
     newest = table / "_delta_log" / f"{Table.open(table).version:020}.json"
     first = json.loads(newest.read_text().splitlines()[0])
     assert first["commitInfo"]["msgproto"]["info"]["gateways"] == {
-        identity(queue): {"lo": 0, "hi": 1500, "rows": 1200, "damaged": [[600, 900]]}
+        identity(queue): {"lo": 0, "hi": 1500, "rows": 1200, "damaged": [[600, 900]]},
+        identity(second): {"lo": 0, "hi": 70, "rows": 70, "damaged": []},
     }
-    assert loop.progress.skipped == 300
     [line] = [line for line in said if "damaged" in line]
     assert "skipped 300 damaged rows" in line and "(offsets 600..899)" in line
-
-
-def test_batches_are_maintained_in_between(table: Path, queue: Path) -> None:
-    seen: list[int] = []
-    drain(table, [queue], pace=IN_THREE, maintenance=lambda opened: seen.append(opened.version))
+    write(queue, messages(1500, 1000))
+    drain(table, [queue], pace=IN_THREE, maintenance=lambda one: seen.append(one.version))
     assert seen == [1, 2, 3]
 
 
@@ -256,42 +256,23 @@ def test_a_restart_with_nothing_new_trims_only_what_is_durable__TB_01(
 # -- failures --------------------------------------------------------------------------------------
 
 
-def fails(times: int, error: Exception) -> Any:
-    left = [times]
-
-    def run(target: Target, tasks: Tasks) -> LandedRanges:
-        if left[0]:
-            left[0] -= 1
-            raise error
-        return run_here(target, tasks)
-
-    return run
-
-
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "ATTEMPT_SECONDS", 0.0)
 
 
 def test_a_batch_which_fails_is_run_again_and_not_for_ever__TB_11(
-    table: Path, queue: Path, quick: None
-) -> None:
-    """TB-11: a full disk was a traceback."""
-    full = TableError("the table: No space left on device")
-    with pytest.raises(TableError, match="No space left"):
-        drain(table, [queue], runner=fails(99, full))
-    assert QueueReader(queue).consumers() == {consumer(table): 0}
-    said: list[str] = []
-    loop = drain(table, [queue], runner=fails(2, TableError("a worker was lost")), say=said.append)
-    exactly(table, queue)
-    assert loop.progress.failures == 2
-    assert said.count("bridge: a worker was lost; the batch is run again") == 2
-
-
-def test_what_counts_are_failures_in_a_row__TB_11(
     table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = TableError("a worker was lost")
+    """TB-11: a full disk was a traceback.  What counts are failures in a row."""
+
+    def full(target: Target, tasks: Tasks) -> LandedRanges:
+        raise TableError("the table: No space left on device")
+
+    with pytest.raises(TableError, match="No space left"):
+        drain(table, [queue], runner=full)
+    assert QueueReader(queue).consumers() == {consumer(table): 0}
+    lost, said = TableError("a worker was lost"), list[str]()
     runs = [lost, lost, None, lost, lost, None]
 
     def run(target: Target, tasks: Tasks) -> LandedRanges:
@@ -300,11 +281,12 @@ def test_what_counts_are_failures_in_a_row__TB_11(
             raise failure
         return run_here(target, tasks)
 
-    loop = loop_over(table, [queue], pace=Pace(trigger=0), runner=run)
+    loop = loop_over(table, [queue], pace=Pace(trigger=0), runner=run, say=said.append)
     steps: list[Callable[[], object]] = [lambda: None] * 6
     steps[3] = lambda: write(queue, messages(1500, 10))
     scripted(loop, monkeypatch, *steps)
     assert (runs, loop.progress.failures) == ([], 4)
+    assert said.count("bridge: a worker was lost; the batch is run again") == 4
     exactly(table, queue)
 
 
@@ -471,18 +453,6 @@ def test_two_bridges_on_one_gateway_exclude_each_other__TB_03_TB_04(
 
     with pytest.raises(Overtaken, match="process 4711 on elsewhere"):
         loop_over(table, [queue], runner=overtaken).run()
-    exactly(table, queue)
-
-
-def test_a_second_bridge_sees_that_it_is_one_too_many__TB_04(table: Path, queue: Path) -> None:
-    first = loop_over(table, [queue], pace=Pace(trigger=0))
-    first.batch(first.gateways.ask({}, PATIENCE))
-    write(queue, messages(1500, 10))
-    drain(table, [queue], run=OTHER)
-    write(queue, messages(1510, 10))
-    with pytest.raises(TableError, match="process 4711 on elsewhere has moved gateway"):
-        first.run()
-    drain(table, [queue])
     exactly(table, queue)
 
 
