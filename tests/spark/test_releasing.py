@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +14,6 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import release, releasing
 
 pytest.importorskip("pyspark")
-
-slow = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 def checkpoint_of(directory: Path, queue: Path, *offsets: int, committed: int) -> Path:
@@ -40,15 +36,12 @@ def marks(queue: Path) -> dict[str, int]:
 def test_the_last_committed_batch_is_released_not_a_planned_one(
     queue: Path, tmp_path: Path
 ) -> None:
+    before = checkpoint_of(tmp_path / "b", queue, 300, committed=0)
+    assert release(before, str(queue), "night") == {}
+    assert marks(queue) == {}
     checkpoint = checkpoint_of(tmp_path / "c", queue, 300, 600, 900, committed=2)
     assert release(checkpoint, str(queue), "night") == {identity(queue): 600}
     assert marks(queue) == {"night": 600}
-
-
-def test_before_the_first_batch_nothing_is_released(queue: Path, tmp_path: Path) -> None:
-    checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=0)
-    assert release(checkpoint, str(queue), "night") == {}
-    assert marks(queue) == {}
 
 
 def test_output_and_checkpoint_are_durable_before_the_mark_moves(
@@ -113,17 +106,3 @@ def test_a_queue_which_joined_later_is_registered_and_the_others_are_released(
     checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=1)
     assert release(checkpoint, f"{queue},{joined}", "night") == {identity(queue): 300}
     assert (marks(queue), marks(joined)) == ({"night": 300}, {"night": 0})
-
-
-class TestWithSpark:
-    pytestmark = slow
-
-    def test_a_drain_moves_no_mark_until_it_is_released_and_then_nothing_is_behind(
-        self, drain: Any, queue: Path, tmp_path: Path
-    ) -> None:
-        table = tmp_path / "table"
-        assert drain(consumer="night", maxRowsPerTrigger=400).exception() is None
-        assert marks(queue) == {"night": 0}
-        done = release(table / "_checkpoint", str(queue), "night", sync=os.sync)
-        assert done == {identity(queue): 1500}
-        assert marks(queue) == {"night": QueueReader(queue).end()}
