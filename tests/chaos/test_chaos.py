@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.__main__ import ROWS, chosen, main
+from tests.chaos.__main__ import ROWS
 from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, needs_proc
 from tests.chaos.inputs import INPUTS
-from tests.chaos.report import BEGIN, END, Found, NotHere, Row, kept_rows, table, written
+from tests.chaos.report import Found, kept_rows
 from tests.chaos.trials import crowds
 from tests.chaos.trials import filebeat as real_filebeat
 from tests.chaos.trials.neighbours import beside, neighbour_of
@@ -26,52 +26,6 @@ PAGE = PROJECT / "docs" / "how-it-is-tested.md"
 
 def test_the_page_has_all_rows_that_the_command_prints() -> None:
     assert list(kept_rows(PAGE.read_text())) == ["what is done", "---", *(row.name for row in ROWS)]
-
-
-def row(name: str, found: Found | None = None) -> Row:
-    def measure(scale: float) -> Found:
-        if found is None:
-            raise NotHere("a program is missing")
-        return found
-
-    return Row("kind", name, "goal", measure)
-
-
-def test_rows_that_were_not_measured_keep_what_they_say() -> None:
-    rows = [row("one"), row("two")]
-    page = f"before\n{BEGIN}\n{END}\nafter\n"
-    first = written(page, rows, {"one": ("1", "yes", "then")}, "where")
-    second = written(first, rows, {"two": ("2", "**no**", "now")}, "there")
-    assert second == (
-        f"before\n{BEGIN}\n\nthere\n\n"
-        + table(rows, {"one": ("1", "yes", "then"), "two": ("2", "**no**", "now")})
-        + f"\n\n{END}\nafter\n"
-    )
-    with pytest.raises(ValueError, match="no lines"):
-        written("nothing", rows, {}, "")
-
-
-def test_rows_are_chosen_by_kind_and_by_text() -> None:
-    assert {found.kind for found in chosen(["kills", "idle"])} == {"kills", "idle"}
-    assert [found.kind for found in chosen(["short connections"])] == ["short"]
-    assert len(chosen(None)) == len(ROWS)
-
-
-def test_the_exit_status_says_whether_all_held(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"{BEGIN}\n{END}\n")
-    rows = (row("good", Found("fine", True)), row("left out"), row("bad", Found("lost 1", False)))
-    monkeypatch.setattr("tests.chaos.__main__.ROWS", rows)
-    assert main(["--only", "good"]) == 0
-    assert main(["--write", str(page)]) == 1
-    said = capsys.readouterr().out
-    assert "left out: a program is missing" in said
-    assert "NOT KEPT: lost 1" in said
-    assert "1 of 2 kept" in said
-    assert kept_rows(page.read_text())["bad"][:2] == ("lost 1", "**no**")
-    assert main(["--only", "nothing"]) == 2
 
 
 # ── Small forms ─────────────────────────────────────────────────────────────────────────────────
