@@ -15,7 +15,13 @@ from twisted_msgproto.mtl.machine import Client
 
 READY = {"profiles": ["test", "queue"]}
 TOKEN = "0" * 40
-LEASED = {"port": 5, "lease": TOKEN}
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    **{"201": READY, "202": {"port": 5, "lease": TOKEN}},
+    **{"401": {"mechanisms": ["X"]}, "402": {"challenge": ""}},
+}
+YES = {"O": "201", "A": "201", "P": "200", "R": "202", "W": "202"}
 
 
 class Cycle:
@@ -61,17 +67,39 @@ class Asked:
         self.now += seconds
         return self.client.advance(self.now)
 
-    def ready(self, *leases: str) -> list[int]:
-        """Open, select a profile, get leases; their numbers."""
-        self.client.open("host", self.now)
-        self.reply(201, **READY)
-        self.client.profile("queue", self.now)
-        self.reply(200)
+    def answer(self, code: str) -> list[Any]:
+        if code == "?":
+            self.now = self.client.deadline or self.now
+            return self.client.advance(self.now)
+        if code == "!":
+            return self.client.turned_away("too many connections", self.now)
+        return self.reply(int(code), **BODIES.get(code, {}))
+
+    def ask(self, verb: str) -> int:
+        """Call a verb; the number of the request, or of the lease that is to be renewed."""
+        client, now = self.client, self.now
+        match verb:
+            case "O":
+                return client.open("host", now)
+            case "A":
+                return client.authorize(cycle, now)
+            case "P":
+                return client.profile("queue", now)
+            case "R":
+                return client.reader(["a"], "full", now)
+            case "W":
+                return client.writer(["a"], "full", now)
+        client.renew(int(verb), now)
+        return int(verb)
+
+    def stands(self, requests: str) -> list[int]:
+        """Have these requests answered with yes, and take what was sent; their numbers."""
         numbers = []
-        for resource in leases:
-            numbers.append(self.client.reader([resource], "full", self.now))
-            self.reply(202, port=5, lease=TOKEN)
-        assert len(self.names) == 2 + len(leases)
+        for verb in requests:
+            numbers.append(self.ask(verb))
+            needs_log_in = verb == "O" and "A" in requests
+            self.answer("401" if needs_log_in else YES[verb])
+        assert len(self.names) == len(requests)
         return numbers
 
 
@@ -116,37 +144,6 @@ def test_a_cycle_of_challenges__MT_07__MT_08() -> None:
     assert (answer.number, client.state.name) == (number, "READY")
 
 
-class Unproven(Cycle):
-    finished = False
-
-
-CHALLENGED = {"challenge": control.encode_base64(b"bad")}
-
-
-@pytest.mark.parametrize(
-    ("credentials", "code", "body", "found"),
-    [
-        (cycle, 401, {"mechanisms": ["X"]}, 401),
-        (cycle, 402, CHALLENGED, 402),
-        (cycle, 402, {"challenge": "*"}, 402),
-        (cycle, 402, {}, 402),
-        (cycle, 409, {"reason": "busy"}, 409),
-        (lambda names: Unproven(), 201, READY, 201),
-    ],
-)
-def test_a_cycle_which_fails(credentials: Any, code: int, body: dict[str, Any], found: int) -> None:
-    """MT-08: also where the server has not proved itself; the next one may succeed."""
-    asked = Asked()
-    asked.client.open("host", 0.0)
-    asked.reply(401, mechanisms=["X"])
-    number = asked.client.authorize(credentials, 0.0)
-    (refused,) = asked.reply(code, **body)
-    assert isinstance(refused, terms.RequestRefused)
-    assert (refused.number, refused.code) == (number, found)
-    asked.client.authorize(cycle, 0.0)
-    assert [type(event) for event in asked.reply(201)] == [terms.Answered]
-
-
 def broken(*arguments: Any) -> Any:
     raise ZeroDivisionError("at work")
 
@@ -155,155 +152,131 @@ def of_ones_own(**members: Any) -> Any:
     return lambda names: type("OfOnesOwn", (Cycle,), members)()
 
 
-@pytest.mark.parametrize(
-    "credentials",
-    [
-        broken,
-        lambda names: 7,
-        lambda names: cycle(()),  # it can none of them
-        of_ones_own(respond=broken),
-        of_ones_own(respond=lambda self, challenge: "text"),
-        of_ones_own(respond=lambda self, challenge: b"first" if challenge is None else "text"),
-        of_ones_own(mechanism=b"X"),
-        of_ones_own(mechanism=property(broken)),
-        of_ones_own(finished=property(broken)),
-    ],
-)
-def test_credentials_that_fail_fail_the_log_in_and_nothing_else__RD_40(credentials: Any) -> None:
-    """MT-07, MT-08: some of them left the client without an answer for ever."""
+CHALLENGED: Any = [(402, {"challenge": "eA=="})]
+FAILING: dict[str, tuple[Any, list[tuple[int, dict[str, Any]]], int]] = {
+    "the server says no": (cycle, [(401, {"mechanisms": ["X"]})], 401),
+    "it is busy": (cycle, [(409, {"reason": "busy"})], 409),
+    "the cycle does not take the challenge": (cycle, [(402, {"challenge": "YmFk"})], 402),
+    "the challenge is no base64": (cycle, [(402, {"challenge": "*"})], 402),
+    "there is no challenge": (cycle, [(402, {})], 402),
+    "the server has proved nothing": (of_ones_own(finished=False), [(201, READY)], 201),
+    "it can none of the mechanisms": (lambda names: cycle(()), [], 401),
+    "there is no cycle": (lambda names: 7, [], 401),
+    "credentials raise": (broken, [], 401),
+    "the first response raises": (of_ones_own(respond=broken), [], 401),
+    "the first response is a text": (of_ones_own(respond=lambda self, challenge: "text"), [], 401),
+    "a later response is a text": (
+        of_ones_own(respond=lambda self, challenge: "text" if challenge else b"first"),
+        CHALLENGED,
+        402,
+    ),
+    "the mechanism is bytes": (of_ones_own(mechanism=b"X"), [], 401),
+    "the mechanism raises": (of_ones_own(mechanism=property(broken)), [], 401),
+    "the end raises": (of_ones_own(finished=property(broken)), [(201, READY)], 401),
+}
+
+
+@pytest.mark.parametrize(("credentials", "replies", "code"), FAILING.values(), ids=FAILING)
+def test_a_log_in_that_fails_fails_alone(
+    credentials: Any, replies: list[tuple[int, dict[str, Any]]], code: int
+) -> None:
+    """MT-07, MT-08: also where the server has not proved itself; the next one may succeed."""
     asked = Asked()
     asked.client.open("host", 0.0)
     asked.reply(401, mechanisms=["X"])
     number = asked.client.authorize(credentials, 0.0)
     told = asked.wait(0)
-    if not told:
-        told = asked.reply(402, challenge="eA==") or asked.reply(201, **READY)
+    for reply, body in replies:
+        told += asked.reply(reply, **body)
     (refused,) = told
-    assert (refused.number, refused.code // 100) == (number, 4)
+    assert (refused.number, refused.code) == (number, code)
     later = asked.client.authorize(cycle, 0.0)
     assert [event.number for event in asked.reply(201, **READY)] == [later]
 
 
-# ── 401 at any time ─────────────────────────────────────────────────────────────────────────────
+# ── 401 at any time, and no answer ────────────────────────────────────────────────────────────────
 
-
-def authorized(*leases: str) -> tuple[Asked, list[int]]:
-    asked = Asked()
-    asked.client.open("host", 0.0)
-    asked.reply(401, mechanisms=["X"])
-    asked.client.authorize(cycle, 0.0)
-    asked.reply(201, **READY)
-    asked.client.profile("queue", 0.0)
-    asked.reply(200)
-    numbers = []
-    for resource in leases:
-        numbers.append(asked.client.reader([resource], "full", 0.0))
-        asked.reply(202, port=5, lease=TOKEN)
-    assert asked.names[:3] == ["Open", "Authorize", "Profile"]
-    return asked, numbers
-
-
-def test_on_401_the_client_begins_anew_and_repeats_the_request_once() -> None:
-    """MT-07: Open, Authorize as asked, Profile, the leases, then the request."""
-    asked, (lease,) = authorized("a")
-    number = asked.client.writer(["b"], "full", 0.0)
-    asked.reply(401, mechanisms=["X"])
-    steps: list[tuple[str, int, dict[str, Any]]] = [
-        ("Writer", 401, {"mechanisms": ["X"]}),
-        ("Open", 401, {"mechanisms": ["X"]}),
-        ("Authorize", 201, READY),
-        ("Profile", 200, {}),
-        ("Reader", 202, {"port": 6, "lease": "1" * 40}),
-        ("Writer", 202, {"port": 6, "lease": "2" * 40}),
-    ]
-    told: list[Any] = []
-    names = asked.names
-    for _, code, body in steps[1:]:
-        told += asked.reply(code, **body)
-        names += asked.names
-    assert names == [name for name, _, _ in steps]
-    assert told == [
-        terms.LeaseGranted(lease, 6, "1" * 40),
-        terms.LeaseGranted(number, 6, "2" * 40),
-    ]
-
-
-IN_VAIN: dict[str, tuple[str, tuple[int, ...]]] = {
-    "the log-in is refused": ("authorized", (401, 401, 401)),
-    "the profile is refused": ("authorized", (401, 401, 201, 401)),
-    "the request is refused again": ("authorized", (401, 401, 201, 200, 401)),
-    "there are no credentials": ("ready", (401, 401)),
-    "nothing was opened": ("new", (401,)),
+NAMES = {"O": "Open", "A": "Authorize", "P": "Profile", "R": "Reader", "W": "Writer"}
+TALKS: dict[str, str] = {
+    # What stands, what is asked for, what is sent and answered then (? nobody does, ! the server
+    # will not have us), what is told: requests and leases go by their numbers.
+    "all anew after 401": "OAPR W: W401 O401 A201 P200 R202 W202: 4 leased, 5 leased",
+    "all anew once": "OAP W: W401 O401 A201 P200 W401: 4 refused 401",
+    "the log-in is refused": "OAP W: W401 O401 A401: 4 refused 401",
+    "the next one begins anew": (
+        "OAP WW: W401 O401 A401 O401 A201 P200 W202: 4 refused 401, 5 leased"
+    ),
+    "the profile is refused": "OAP W: W401 O401 A201 P401: 4 refused 401",
+    "there are no credentials": "OP W: W401 O401: 3 refused 401",
+    "nothing was opened": " W: W401: 1 refused 401",
+    "who opens again authorizes again": "OAP O: O401: 4 401",
+    "402 to another request": " OP: O402 P400: 1 refused 402, 2 refused 400",
+    "a lease is lost alone": (
+        "OPRR W: W401 O201 P200 R404 R202 W202: 3 refused 404, 4 leased, 5 leased"
+    ),
+    "a flow asks for its lease again": "OPR 3: R202: 3 leased",
+    "its own lease comes last": "OPRR 3: R401 O201 P200 R202 R202: 4 leased, 3 leased",
+    "all anew on another socket": ("OPR W: W? O201 P200 R202 W202: dropped, 3 leased, 4 leased"),
+    "sockets are counted whatever is answered between": (
+        "OP W: W? O201 P200 W? O201 P200 W?: dropped, dropped, dropped, 3 timed out"
+    ),
+    "to authorize needs no profile": "OAPR A: A? O401 A201: dropped, 5 201",
+    "to select a profile needs no lease": "OAPR P: P? O401 A201 P200: dropped, 5 200",
+    "the request fails for whose sake it was": (
+        "OPR WP: W? O? O? P200: dropped, dropped, dropped, 4 timed out, 5 200"
+    ),
+    "from the beginning on another socket": (
+        "OPR W: W401 O? O201 P200 R202 W202: dropped, 3 leased, 4 leased"
+    ),
+    "turned away: all anew on another socket, once": (
+        "OPR WWP: W! O201 P200 R202 W202 P200: 4 refused 401, dropped, 3 leased, 5 leased, 6 200"
+    ),
+    "turned away while it begins anew": "OPR W: W401 O!: 4 refused 401",
 }
 
 
-@pytest.mark.parametrize(("state", "codes"), IN_VAIN.values(), ids=IN_VAIN)
-def test_beginning_anew_in_vain_fails_the_request(state: str, codes: tuple[int, ...]) -> None:
-    """MT-05, MT-07: and the next one begins on its own."""
-    asked = authorized()[0] if state == "authorized" else Asked()
-    if state == "ready":
-        asked.ready()
-    number = asked.client.writer(["b"], "full", 0.0)
-    told = [event for code in codes for event in asked.reply(code, mechanisms=["X"])]
-    assert told == [terms.RequestRefused(number, 401, "not authorized")]
-    later = asked.client.open("host", 0.0)
-    assert asked.names[-1] == "Open"
-    assert [event.number for event in asked.reply(201)] == [later]
+def as_words(event: Any) -> str:
+    match event:
+        case terms.Answered():
+            return f"{event.number} {event.reply.code}"
+        case terms.RequestRefused():
+            return f"{event.number} refused {event.code}"
+        case terms.RequestTimedOut():
+            return f"{event.number} timed out"
+        case terms.LeaseGranted():
+            return f"{event.number} leased"
+    assert isinstance(event, terms.SocketDropped)
+    return "dropped"
 
 
-def test_402_to_another_request_is_a_refusal_and_the_next_one_is_asked__MT_01__MT_08() -> None:
+@pytest.mark.parametrize("talk", TALKS.values(), ids=TALKS)
+def test_a_session_is_begun_anew_as_far_as_a_request_needs_it(talk: str) -> None:
+    """MT-01, MT-05, MT-07, MT-24, MT-28: whatever comes of it, the next request is asked."""
+    wanted, steps, told = talk.split(": ")
+    before, verbs = wanted.split(" ")
     asked = Asked()
-    numbers = [asked.client.open("host", 0.0), asked.client.profile("test", 0.0)]
+    asked.stands(before)
+    for verb in verbs:
+        asked.ask(verb)
+    found: list[Any] = []
+    for letter, *answer in steps.split():
+        (name,) = asked.names
+        assert name == NAMES[letter]
+        found += asked.answer("".join(answer))
+    assert ", ".join(map(as_words, found)) == told
+    assert (asked.names, asked.client.snapshot()["waiting"]) == ([], 0)
+    later = asked.ask("O")
     assert asked.names == ["Open"]
-    assert asked.reply(402, challenge="") == [terms.RequestRefused(numbers[0], 402, "Challenged")]
-    assert asked.names == ["Profile"]
-    refused = terms.RequestRefused(numbers[1], 400, "none such")
-    assert asked.reply(400, reason="none such") == [refused]
-    assert asked.names == []
+    assert as_words(asked.answer("201")[-1]) == f"{later} 201"
 
 
-def test_opening_again_leaves_it_to_the_caller_to_authenticate_again__MT_07() -> None:
-    asked, _ = authorized()
-    number = asked.client.open("other", 0.0)
-    assert [event.number for event in asked.reply(401, mechanisms=["X"])] == [number]
-    assert asked.names == ["Open"]
-
-
-def test_a_lease_which_cannot_be_renewed_is_lost_alone__MT_07() -> None:
+def test_a_lease_that_was_released_is_not_renewed__MT_28() -> None:
     asked = Asked()
-    first, second = asked.ready("a", "b")
-    number = asked.client.writer(["c"], "full", 0.0)
-    told = []
-    for code, body in (
-        (401, {}), (201, READY), (200, {}), (404, {"reason": "gone"}),
-        (202, {"port": 1, "lease": TOKEN}), (202, {"port": 1, "lease": TOKEN}),
-    ):  # fmt: skip
-        told += asked.reply(code, **body)
-    assert told == [
-        terms.RequestRefused(first, 404, "gone"),
-        terms.LeaseGranted(second, 1, TOKEN),
-        terms.LeaseGranted(number, 1, TOKEN),
-    ]
-
-
-def test_a_flow_may_ask_for_its_lease_again__MT_28() -> None:
-    asked = Asked()
-    first, second = asked.ready("a", "b")
-    asked.client.renew(first, 0.0)
-    assert asked.names == ["Reader"]
-    assert asked.reply(202, port=1, lease=TOKEN) == [terms.LeaseGranted(first, 1, TOKEN)]
-    asked.client.renew(first, 0.0)
-    asked.reply(401)
-    for code in (201, 200):
-        asked.reply(code)
-    # The other one first; its own is the request in hand.
-    assert asked.reply(202, port=1, lease=TOKEN) == [terms.LeaseGranted(second, 1, TOKEN)]
-    assert asked.reply(202, port=1, lease=TOKEN) == [terms.LeaseGranted(first, 1, TOKEN)]
-    asked.client.release(first)
-    asked.client.release(first)
-    asked.names.clear()
-    asked.client.renew(first, 0.0)
-    assert asked.client.deadline is None
+    _, _, number = asked.stands("OPR")
+    for _ in range(2):
+        asked.client.release(number)
+    asked.client.renew(number, 0.0)
+    assert (asked.names, asked.client.deadline) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -313,8 +286,8 @@ def test_a_flow_may_ask_for_its_lease_again__MT_28() -> None:
 )  # fmt: skip
 def test_a_lease_without_port_or_token_is_no_lease__MT_11(body: dict[str, Any]) -> None:
     asked = Asked()
-    asked.ready()
-    number = asked.client.reader(["a"], "full", 0.0)
+    asked.stands("OP")
+    number = asked.ask("R")
     refused = terms.RequestRefused(number, 202, "a lease without a port or a token")
     assert asked.reply(202, **body) == [refused]
 
@@ -325,15 +298,13 @@ def test_a_lease_without_port_or_token_is_no_lease__MT_11(body: dict[str, Any]) 
 def test_three_sockets_of_two_and_a_half_seconds_each__MT_28() -> None:
     asked = Asked()
     number = asked.client.open("host", 0.0)
-    assert asked.client.deadline == 2.5
     assert asked.wait(2.4) == []
     for _ in range(2):  # what was not sent on the old one is not sent on the new one
         assert asked.wait(2.5) == [terms.SocketDropped()]
     assert asked.names == ["Open"]
     assert asked.wait(2.5) == [terms.SocketDropped(), terms.RequestTimedOut(number)]
-    assert asked.names == []
+    assert (asked.names, asked.client.deadline) == ([], None)
     assert asked.client.counters["sockets_dropped"] == 3
-    assert asked.client.deadline is None
     asked.client.open("host", asked.now)
     assert asked.wait(2.5) == [terms.SocketDropped()]
 
@@ -341,85 +312,22 @@ def test_three_sockets_of_two_and_a_half_seconds_each__MT_28() -> None:
 def test_the_reply_to_authorize_may_take_longer() -> None:
     """MT-28, NB-05: a server lets logins wait; to begin anew would only lose the place in line."""
     asked = Asked()
-    asked.client.open("host", 0.0)
-    asked.reply(401, mechanisms=["X"])
-    asked.client.authorize(cycle, asked.now)
-    assert asked.names[-1] == "Authorize"
+    asked.ask("O")
+    asked.answer("401")
+    asked.ask("A")
     assert asked.wait(11.9) == []
     assert asked.wait(0.1) == [terms.SocketDropped()]
-    assert asked.names[-1] == "Open"
     assert asked.wait(2.5) == [terms.SocketDropped()]
 
 
-def test_on_a_new_socket_the_session_is_opened_before_the_request_is_repeated() -> None:
-    """MT-28: the server does not know the new socket."""
+@pytest.mark.parametrize(("verb", "code"), [("P", "200"), ("O", "201"), ("O", "401")])
+def test_selecting_a_profile_or_opening_again_ends_the_leases__MT_05__MT_09(
+    verb: str, code: str
+) -> None:
     asked = Asked()
-    (lease,) = asked.ready("a")
-    number = asked.client.writer(["b"], "full", 0.0)
-    assert asked.names == ["Writer"]
-    assert asked.wait(2.5) == [terms.SocketDropped()]
-    assert asked.client.state.name == "CLOSED"
-    told = asked.reply(201, **READY) + asked.reply(200)
-    told += asked.reply(202, port=1, lease=TOKEN) + asked.reply(202, port=2, lease=TOKEN)
-    assert asked.names == ["Open", "Profile", "Reader", "Writer"]
-    assert told == [terms.LeaseGranted(lease, 1, TOKEN), terms.LeaseGranted(number, 2, TOKEN)]
-
-
-def test_sockets_are_counted_for_the_request_whatever_is_answered_between() -> None:
-    """MT-28: a server which opens but never answers the request is given up, too."""
-    asked = Asked()
-    asked.ready()
-    number = asked.client.writer(["b"], "full", 0.0)
-    for _ in range(2):
-        assert asked.wait(2.5) == [terms.SocketDropped()]
-        asked.reply(201, **READY)
-        asked.reply(200)
-    assert asked.wait(2.5) == [terms.SocketDropped(), terms.RequestTimedOut(number)]
-
-
-@pytest.mark.parametrize("kind", ["authorize", "profile"])
-def test_on_a_new_socket_as_much_is_done_anew_as_the_request_needs__MT_28(kind: str) -> None:
-    asked, _ = authorized("a")
-    if kind == "authorize":
-        number = asked.client.authorize(cycle, 0.0)
-        codes = (401, 201)
-        names = ["Open", "Authorize"]
-    else:
-        number = asked.client.profile("test", 0.0)
-        codes = (401, 201, 200)
-        names = ["Open", "Authorize", "Profile"]
-    asked.names.clear()
-    assert asked.wait(12 if kind == "authorize" else 2.5) == [terms.SocketDropped()]
-    told, sent = [], asked.names
-    for code in codes:
-        told += asked.reply(code, mechanisms=["X"])
-        sent += asked.names
-    assert sent == names
-    assert [event.number for event in told] == [number]
-
-
-def test_a_script_which_times_out_fails_the_request_for_whose_sake_it_ran__MT_28() -> None:
-    asked = Asked()
-    asked.ready("a")
-    number = asked.client.writer(["b"], "full", 0.0)
-    after = asked.client.profile("test", 0.0)
-    told = asked.wait(2.5) + asked.wait(2.5) + asked.wait(2.5)
-    assert told[-1] == terms.RequestTimedOut(number)
-    asked.names.clear()
-    assert [event.number for event in asked.reply(200)] == [after]
-
-
-def test_selecting_a_profile_or_opening_again_ends_the_leases__MT_05__MT_09() -> None:
-    for verb in ("profile", "open"):
-        asked = Asked()
-        asked.ready("a")
-        getattr(asked.client, verb)("test", 0.0)
-        asked.reply(200 if verb == "profile" else 201)
-        assert asked.client.snapshot()["leases"] == 0
-    asked = Asked()
-    asked.ready("a")
-    asked.client.open("other", 0.0)
-    asked.reply(401, mechanisms=["X"])
+    asked.stands("OPR")
+    asked.ask(verb)
+    asked.answer(code)
     assert asked.client.snapshot()["leases"] == 0
 
 
@@ -482,42 +390,6 @@ def test_a_drained_client_is_finished_when_its_request_is_answered__MT_28() -> N
     assert asked.client.finished
 
 
-def test_who_was_turned_away_does_all_anew_on_the_next_socket_and_once__MT_24() -> None:
-    asked = Asked()
-    asked.ready("a")
-    asked.client.writer(["b"], "full", 0.0)
-    asked.client.writer(["c"], "full", 0.0)
-    told = asked.client.turned_away("too many connections", asked.now)
-    assert [type(event) for event in told] == [terms.RequestRefused, terms.SocketDropped]
-    done = []
-    for code, body in ((201, READY), (200, {}), (202, LEASED), (202, LEASED)):
-        (name,) = asked.names
-        done.append(name)
-        told += asked.reply(code, **body)
-    assert done == ["Open", "Profile", "Reader", "Writer"]
-    assert sum(isinstance(event, terms.SocketDropped) for event in told) == 1
-    asked.client.profile("test", 0.0)
-    assert asked.names == ["Profile"]
-    assert asked.reply(200) != []
-
-
-def test_what_was_to_be_done_anew_is_done_from_its_beginning_on_another_socket__MT_28() -> None:
-    asked = Asked()
-    asked.ready("a")
-    asked.client.writer(["b"], "full", 0.0)
-    asked.reply(401)
-    assert asked.client.state.name == "UNAUTHORIZED"
-    assert asked.names[-1] == "Open"
-    asked.wait(2.5)
-    done = []
-    for code, body in ((201, READY), (200, {}), (202, LEASED), (202, LEASED)):
-        done += asked.names
-        asked.reply(code, **body)
-    assert done == ["Open", "Profile", "Reader", "Writer"]
-    assert asked.client.snapshot()["waiting"] == 0
-    assert asked.client.counters["requests"] == 9
-
-
 def test_a_success_that_belongs_to_another_request_is_no_answer_and_other_codes_are__MT_14() -> (
     None
 ):
@@ -531,7 +403,7 @@ def test_a_success_that_belongs_to_another_request_is_no_answer_and_other_codes_
 
 def test_a_closed_client_says_what_was_not_answered_and_holds_nothing__MT_28() -> None:
     asked = Asked()
-    first, _ = asked.ready("a", "b")
+    *_, first, _ = asked.stands("OPRR")
     asked.client.renew(first, 0.0)
     numbers = [asked.client.writer(["b"], "full", 0.0), asked.client.profile("test", 0.0)]
     asked.reply(401)  # Open, Profile and the other lease are to be done anew
@@ -542,12 +414,3 @@ def test_a_closed_client_says_what_was_not_answered_and_holds_nothing__MT_28() -
     assert (asked.client.snapshot()["waiting"], asked.names) == (0, [])
     assert asked.client.deadline is None
     assert unanswered(asked.client) == []
-
-
-def test_who_is_turned_away_while_it_begins_anew_has_nothing_more_to_do__MT_24() -> None:
-    asked = Asked()
-    asked.ready("a")
-    asked.client.writer(["b"], "full", 0.0)
-    asked.reply(401)
-    asked.client.turned_away("too many connections", asked.now)
-    assert asked.client.snapshot()["waiting"] == 0
