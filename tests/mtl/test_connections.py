@@ -34,7 +34,6 @@ from tests.mtl.broker import (
     contents,
     control_peer,
     data_peer,
-    write,
 )
 from tests.mtl.cases import IMPATIENT, LOOPBACK, HeldSink, MtlCase, curve_keys, keyed, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, dealer_from, short
@@ -219,20 +218,6 @@ def test_of_who_has_left_nothing_is_kept__MT_30__NB_02() -> None:
         assert broker.server.snapshot()["sessions"] == 0
         held.append(reachable(broker.server))
     assert held[3] == held[2], held
-
-
-def test_a_content_keeps_the_session_although_its_flow_has_ended__MT_30() -> None:
-    broker = Broker()
-    peer = write(broker, 1)
-    for _ in range(40):
-        broker.wait(5)
-        broker.command(peer, data.Pong())
-    broker.command(peer, *contents(2))
-    broker.collect(broker.server.peer_lost(peer, broker.now))
-    broker.wait(broker.limits["session-idle"] - 1)
-    assert len(broker.server.sessions()) == 1
-    broker.wait(2)
-    assert broker.server.sessions() == []
 
 
 # ── real sockets ────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -217,19 +216,6 @@ def test_whatever_happens_nothing_is_kept_in_the_end__NB_02(steps: list[tuple[st
         assert budget.session_memory.nbytes >= 0
     broker.collect(broker.server.lost(broker.now))
     assert (budget.session_memory.nbytes, budget.session_memory.sessions) == (0, 0)
-
-
-def test_an_envelope_has_frames_as_long_as_identities__NB_02() -> None:
-    """NB-02, MT-01: a session keeps it, so one that no honest client sends is dropped."""
-    broker = Broker()
-    body = json.dumps(OPEN).encode()
-    longest = [b"i" * 255] * 4
-    (reply,) = broker.ask_raw(b"\0C001" + bytes(8), *longest, b"", b"Connection.Open", body)
-    assert reply[:6] == [*longest, b"", b"201"]
-    long = [*longest[:3], b"i" * 256]
-    assert broker.ask_raw(b"\0C002" + bytes(8), *long, b"", b"Connection.Open", body) == []
-    assert broker.dropped == {"envelope": 1}
-    assert len(broker.server.sessions()) == 1
 
 
 def test_the_gateway_s_bound_is_that_of_its_process__NB_02() -> None:
