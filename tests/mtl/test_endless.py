@@ -8,7 +8,6 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,11 @@ from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, most_resident, needs_proc
 from tests.mtl.cases import (
     GREETING,
-    Endless,
     HeldSink,
-    Leased,
     MtlCase,
     Recorded,
     curve_keys,
     frame,
-    join,
     keyed,
     needs_linux,
     run,
@@ -160,38 +156,6 @@ class Hostile(MtlCase):
     @run
     async def test_on_one_socket_for_both__NB_02(self) -> None:
         await self.cut_off(0, "content-bytes", data=None)
-
-
-@pytest.mark.slow
-@needs_linux
-@needs_proc
-@pytest.mark.parametrize(
-    ("count", "octets", "flows"), [(10, 1, False), (100, 1, False), (100, 60_000, True)]
-)
-def test_endless_peers_take_no_more_than_twice_what_the_process_may_hold(
-    launch: Launcher, tmp_path: Path, count: int, octets: int, flows: bool
-) -> None:
-    """NB-02: beside good neighbours; where a message may have 21 times its bytes in memory."""
-    five = Five(launch, options=["--limit", f"process-held-bytes={HELD}"])
-    port = five.ports["mtl"]
-    with contextlib.closing(GoodClients(tmp_path)) as clients, contextlib.ExitStack() as stack:
-        for name in ("lumberjack", "mtl"):
-            clients.stand(name, five.ports[name])
-        connections = [clients.connections(name) for name in ("lumberjack", "mtl")]
-        come = stack.enter_context(contextlib.closing(Leased(port))) if flows else None
-        endless = Endless(come or partial(join, "127.0.0.1", port), count, octets)
-        stack.enter_context(contextlib.closing(endless))
-        while endless.cut < 2 * count + 100:
-            for name in ("lumberjack", "mtl"):
-                clients.send(name, 5)
-        assert [clients.connections(name) for name in ("lumberjack", "mtl")] == connections
-        assert five.lost(clients.told()) == set()
-        assert most_resident(five.server) <= 2 * HELD + (256 << 20)
-    assert "process-held-bytes is" in five.server.output
-    assert "Traceback" not in five.server.output
-
-
-HELD = 128 << 20
 
 
 def frames_of(sizes: list[int]) -> Iterator[list[bytes]]:
