@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from select import select
 from socket import create_server
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 import zmq
-from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, Recorded, later, reactor, run, until
@@ -169,37 +169,14 @@ def woken(connection: Any) -> bool:
     return bool(select([connection.fd], [], [], 0)[0])
 
 
-class TwistedsEndpoints(MtlCase):
-    """RD-26: endpoints of Twisted's take the factories of the other protocols."""
-
-    @run
-    async def test_no_endpoint_serves_an_mtl_factory_and_says_what_does__RD_26(self) -> None:
-        for description in ("tcp:0:interface=127.0.0.1", f"unix:{self.mktemp()}"):
-            endpoint = serverFromString(reactor, description)
-            error = await self.assertFailure(
-                endpoint.listen(MtlServerFactory(HeldSink())), ConfigurationError
-            )
-            self.assertIn("mtl.serve('tcp://HOST:PORT', …)", str(error))
-
-    @run
-    async def test_no_endpoint_connects_an_mtl_factory_and_says_what_does__RD_26(self) -> None:
-        with create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            for description in (f"tcp:127.0.0.1:{port}", f"tcp:localhost:{port}"):
-                endpoint = clientFromString(reactor, description)
-                factory: Any = MtlClientFactory()
-                error = await self.assertFailure(endpoint.connect(factory), ConfigurationError)
-                self.assertIn("mtl.connect('tcp://HOST:PORT', …)", str(error))
-
-    @run
-    async def test_what_the_errors_advise_works__RD_26(self) -> None:
-        factory = MtlServerFactory(HeldSink())
-        [address, _] = factory.listen([LOOPBACK], LOOPBACK)
-        self.addCleanup(factory.drain)
-        made = MtlClientFactory("host", "ingest", clock=reactor)
-        client = await made.enter(made.buildClient(address))
-        self.addCleanup(client.close)
-        await (await client.writer(["a"])).send("a", b"x")
+def test_no_endpoint_of_twisteds_takes_a_factory_and_the_error_says_what_does__RD_26() -> None:
+    for factory, advice in (
+        (MtlServerFactory(HeldSink()), "mtl.serve('tcp://HOST:PORT', …)"),
+        (MtlClientFactory(), "mtl.connect('tcp://HOST:PORT', …)"),
+    ):
+        for use in (factory.doStart, lambda factory=factory: factory.buildProtocol(None)):
+            with pytest.raises(ConfigurationError, match=re.escape(advice)):
+                use()
 
 
 class Ends(MtlCase):

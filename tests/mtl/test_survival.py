@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import socket
 import threading
@@ -23,14 +22,11 @@ from tests.mtl.cases import (
     curve_keys,
     later,
     needs_linux,
-    reactor,
     run,
     taking,
     until,
 )
-from twisted_msgproto.core.errors import LimitExceeded, TimedOut
-from twisted_msgproto.mtl import MtlClientFactory, MtlClientService
-from twisted_msgproto.mtl.zeromq import sockets
+from twisted_msgproto.core.errors import TimedOut
 
 LARGE = b"x" * 1_600_000
 
@@ -167,46 +163,7 @@ class Survival(MtlCase):
         await until(lambda: recorded.routers[1].unread == 0)  # a Ping may have come between
 
 
-def smaller_frames(clock: Any) -> Any:
-    """Sockets of a server that takes smaller contents than it says."""
-    real = sockets.Sockets(clock)
-    make = real.router
-
-    def router(received: Any, bounds: Any, **options: Any) -> Any:
-        return make(received, dataclasses.replace(bounds, frame_bytes=1000), **options)
-
-    real.router = router  # type: ignore[method-assign]
-    return real
-
-
 class Limited(MtlCase):
-    @run
-    async def test_a_content_above_the_servers_limit_is_not_sent__RD_44(self) -> None:
-        """MT-29: whatever makes it too large, and whoever sends it; the others are taken."""
-        sink = HeldSink()
-        factory = self.server(sink, limits={"content-bytes": 1000})
-        said = "too large: the server's content-bytes is 1000"
-        client = await self.ready(factory, "queue")
-        for confirm in ("full", "none"):
-            writer = await client.writer(["a"], confirm)
-            for sending in (
-                writer.send("a", bytes(1001)),
-                writer.send("a", b"", {"x": "y" * 1000}),
-                writer.sendMany("a", [b"", bytes(1001)]),
-            ):
-                failed = await self.assertFailure(sending, LimitExceeded)
-                self.assertIn(said, str(failed))
-            await writer.send("a", bytes(1000))
-        made = MtlClientFactory("host", "ingest", clock=reactor)
-        service = MtlClientService(factory.addresses[0], made)
-        service.startService()
-        self.addCleanup(service.close)
-        failed = await self.assertFailure(service.send("a", bytes(1001)), LimitExceeded)
-        self.assertIn(said, str(failed))
-        await service.send("a", b"good")
-        await until(lambda: sink.bodies == [bytes(1000), bytes(1000), b"good"])
-        self.assertEqual(factory.counters["flows_total"], 3)
-
     @run
     async def test_what_a_reader_cannot_take_is_a_dead_letter_soon_and_a_line__RD_44(self) -> None:
         """MT-26, MT-29: it has a smaller limit than the server, and what is behind comes."""
@@ -241,37 +198,6 @@ class Limited(MtlCase):
             await writer.send("a", bytes(70_000))
             await reader.summon("a")
             self.assertEqual((await reader.__anext__()).body, bytes(70_000))
-
-    @run
-    async def test_a_body_above_a_limit_that_is_not_said_is_not_sent_for_ever__RD_44(self) -> None:
-        """HO-23: a server that does not say its limit; libzmq ends the connection each time."""
-        factory = self.server(HeldSink(), sockets=smaller_frames)
-        slow = {"heartbeat": 30.0, "liveness": 90.0}  # the end of the connection is what tells
-        client = await self.ready(factory, "ingest", limits=slow)
-        flow = await client.writer(["a"])
-        await flow.send("a", bytes(1000))
-        sent = flow.send("a", bytes(1001))
-        failed = await self.assertFailure(sent, TimedOut)
-        self.assertIn("above the server's limits", str(failed))
-        self.assertEqual(client.flows, {})
-        another = await client.writer(["a"])
-        await another.send("a", b"good")
-
-    @run
-    async def test_contents_without_confirm_are_sent_or_refused(self) -> None:
-        """HO-23: what was too many was thrown away together."""
-        factory = self.server(limits={"heartbeat": 100, "liveness": 1000})
-        client = await self.ready(factory, "test", limits={"heartbeat": 100, "liveness": 1000})
-        flow = await client.writer(["resource"], "none")
-        taken: list[object] = []
-        refused: list[object] = []
-        for number in range(20_001):
-            sent = flow.send("resource", b"%d" % number)
-            sent.addCallbacks(taken.append, lambda failure: refused.append(failure.type))
-        self.assertEqual(set(refused), {LimitExceeded})
-        self.assertEqual(len(taken), client.limits["waiting"])
-        await until(lambda: factory.counters["contents"] == len(taken))
-        await flow.send("resource", b"there is room again")
 
     @run
     async def test_a_data_port_which_cannot_be_reached_fails_the_verb(self) -> None:
