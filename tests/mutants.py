@@ -26,7 +26,7 @@ from typing import Any
 PACKAGE = "twisted_msgproto"
 NETS = ("tests/contract", "tests/sim", "tests/states", "tests/fuzz/test_fuzz.py")
 WORDS = {
-    "core": ("test_a_broker_is", "json-slices", "lumberjack-0"),
+    "core": ("test_a_broker_is", "lumberjack-0"),
     "net": ("tests/contract", "websocket", "lumberjack-0"),
     "queue": ("bridge", "lumberjack-0", "micromsg2-0"),
     "table": ("tests/states/test_bridge",),

@@ -1,22 +1,14 @@
 """JSON which peers send is bounded and strict, whoever reads it (``MT-02``)."""
 
 import json
-import random
 import time
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_msgproto.core.strict_json import (
-    JsonCheck,
-    JsonRefused,
-    NotJson,
-    check_json,
-    parse_json,
-)
-
-CHECKED_AT_ONCE, CHUNK, STEP = 65_536, 4096, 24  # bytes
+from twisted_msgproto.core.strict_json import JsonRefused, NotJson, check_json, parse_json
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(max_size=5),
@@ -160,72 +152,7 @@ def test_containers_stand_64_deep_where_nothing_else_is_said() -> None:
 
 # ── checked without being built (HO-15) ─────────────────────────────────────────────────────────
 
-SCALARS = (
-    "1", "-0", "0.5e-3", "12345678901234567890", "1E+5", "true", "false", "null", '""', '"\\""',
-    '"a\\u12aF\\n\\\\"', '"é€😀"', '"x{[,"',
-)  # fmt: skip
-SPOILS = '[]{},:"\\0123456789.eE+-tfn \x00\x7fauéx'
 
-
-def document(rng: random.Random, depth: int = 0) -> str:
-    """Some JSON, deeper than what is read as a run."""
-
-    def blank() -> str:
-        return rng.choice(["", "", " ", "\n\t"])
-
-    kind = rng.random()
-    if depth > 5 or kind < 0.4:
-        return rng.choice(SCALARS)
-    count = rng.randrange(4)
-    if kind < 0.7:
-        items = [f"{blank()}{document(rng, depth + 1)}{blank()}" for _ in range(count)]
-        return f"[{','.join(items) or blank()}]"
-    keys = ('"k"', '""', '"é"')
-    members = [
-        f"{blank()}{rng.choice(keys)}{blank()}:{blank()}{document(rng, depth + 1)}{blank()}"
-        for _ in range(count)
-    ]
-    return f"{{{','.join(members) or blank()}}}"
-
-
-def spoilt(rng: random.Random, text: str) -> bytes:
-    """The same with a character less, more, or another one; sometimes with half of one."""
-    at = rng.randrange(len(text) + 1)
-    inserted = rng.choice(["", rng.choice(SPOILS)])
-    octets = (text[:at] + inserted + text[at + rng.randrange(2) :]).encode()
-    return octets[: rng.randrange(len(octets) + 1)] if rng.random() < 0.1 else octets
-
-
-def verdict(nbytes: bytes, chunk_bytes: int | None = None) -> type | None:
-    """What is raised about ``nbytes``: at once, or in slices with chunks of this size."""
-    try:
-        if chunk_bytes is None:
-            check_json(nbytes)
-        else:
-            check = JsonCheck(nbytes, chunk_bytes=chunk_bytes)
-            while not check.done:
-                check.go_on(1)
-    except (NotJson, JsonRefused) as error:
-        return type(error)
-    return None
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_check_in_slices_says_the_same_wherever_it_is_cut(seed: int) -> None:
-    """HO-15"""
-    rng = random.Random(seed)
-    good = 0
-    for _ in range(100):
-        text = document(rng)
-        octets = text.encode() if rng.random() < 0.3 else spoilt(rng, text)
-        expected = verdict(octets)
-        good += expected is None
-        for chunk_bytes in (1, 2, 3, 7, 50, CHUNK):
-            assert verdict(octets, chunk_bytes) is expected, (octets, chunk_bytes)
-    assert 0 < good < 100
-
-
-@pytest.mark.parametrize("chunk_bytes", [None, 1, CHUNK])
 @pytest.mark.parametrize(
     ("octets", "expected"),
     [
@@ -240,51 +167,14 @@ def test_a_check_in_slices_says_the_same_wherever_it_is_cut(seed: int) -> None:
         (b"[" * 511 + b"[],[]" + b"]" * 511, None),
         (b"[" * 512 + b"[],[]" + b"]" * 512, JsonRefused),
         (b'{"a": 1, "a": 2}', None),
+        (b"-1e999", None),
+        (b'["\\ud800"]', None),
     ],
     ids=lambda value: repr(value[:12]) if isinstance(value, bytes) else None,
 )
 def test_numbers_may_have_any_size_and_containers_stand_512_deep(
-    octets: bytes, expected: type | None, chunk_bytes: int | None
+    octets: bytes, expected: type | None
 ) -> None:
     """HO-15"""
-    assert verdict(octets, chunk_bytes) is expected
-
-
-@pytest.mark.parametrize(
-    "octets",
-    [b"[1,2]", b"[[[[]]]]", b'{"":{"":{"":[]}}}', b'"' + b"a\\n" * 1000 + b'"', b"  1  "],
-    ids=repr,
-)
-def test_a_slice_takes_no_more_than_it_may(octets: bytes) -> None:
-    """HO-15: a token which is looked at by itself counts as one step at least"""
-    large = b"[" + b",".join([octets] * (400_000 // len(octets))) + b"]"
-    assert len(large) > CHECKED_AT_ONCE
-    check, slices = JsonCheck(large), 0
-    while not check.done:
-        left = check.go_on(1000)
-        slices += 1
-        assert left > -CHUNK * 2
-    assert slices >= len(large) // (1000 * STEP + CHUNK)
-    assert verdict(large) is None
-    assert verdict(large[:-1]) is NotJson
-
-
-@pytest.mark.parametrize("chunk_bytes", [4, 16, 4096])
-def test_what_is_no_json_is_told_with_its_place(chunk_bytes: int) -> None:
-    for octets, place in ((b"[1, 2, x, 3, 4, 5, 6, 7]", 7), (b'{"a": 1, "b" 2}', 13), (b"]", 0)):
-        with pytest.raises(NotJson) as told:
-            JsonCheck(octets, chunk_bytes=chunk_bytes).go_on(1000)
-        text, _, number = str(told.value).rpartition(" ")
-        assert text == "not JSON near byte"
-        assert abs(int(number) - place) <= 3
-
-
-@pytest.mark.parametrize(
-    "octets",
-    [b'[{"a":1,"b":2,3,4,5,"c":6}]', b'{"x":["a":1,2]}', b'{"x":[0,"a":1,"b":2,3]}'],
-)
-def test_what_stands_in_an_object_within_a_list_is_checked_as_an_objects__NB_07(
-    octets: bytes,
-) -> None:
-    with pytest.raises(NotJson):
-        JsonCheck(octets).go_on(1000)
+    with pytest.raises(expected) if expected else nullcontext():
+        check_json(octets)

@@ -1,4 +1,4 @@
-"""The decoders of all five protocols, and of JSON, as fuzzing sees them, with limits soon met."""
+"""The decoders of all five protocols as fuzzing sees them, with limits soon met."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from twisted.python.failure import Failure
 
 from tests.micromsg2.streams import message
 from tests.tools.byte_streams import windows_apart
-from twisted_msgproto.core import strict_json
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.extend import MsgprotoServerFactory
@@ -34,7 +33,7 @@ from twisted_msgproto.sabc.wire import Bounds
 from twisted_msgproto.sabc.wire import framing as sabc
 from twisted_msgproto.umq import wire as umq
 
-from .streams import Finding, Reading, Target, mutate
+from .streams import Reading, Target, mutate
 
 
 def word(source: Random, most: int = 12) -> str:
@@ -569,125 +568,10 @@ def mtl_control_read(pieces: list[bytes], source: Random) -> Reading:
         return Reading([("fault", error.reason)], 0)
 
 
-# ── JSON in slices, below MicroMsg2 and UMQ ──────────────────────────────────────────────────────
-
-JSON_DEPTH_MAX = 6
-"""So low that both the runs of shallow values and the reading token by token come to it."""
-
-JSON_SCALARS = (
-    *("true", "false", "null", "0", "-0", "7", "-12.50", "1e9", "2E-3", "-0.1e+22", "9" * 60),
-    *('""', '"a"', r'"\\"', r'"\"x"', r'"\u00e9\ud83d\ude00"', r'"\ud800"', '"é☃😀"', '"]}[{,:"'),
-    '"' + "long " * 12 + '"',
-)
-JSON_BLANKS = ("", "", "", " ", "\n", "\t \r\n")
-JSON_TOKENS = (
-    *(b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"-", b".", b"e", b"1e", b"0", b" "),
-    *(
-        b"[[[[",
-        b"]]]]",
-        b'{"a":',
-        b"tru",
-        b"NaN",
-        b"Infinity",
-        b"\\u00",
-        b"\\ud8",
-        b"\0",
-        b"\xf0\x9f",
-    ),
-)
-
-
-def json_text(source: Random, depth: int) -> str:
-    """A value with blanks wherever they may stand."""
-
-    def blank() -> str:
-        return source.choice(JSON_BLANKS)
-
-    if depth == 0 or source.random() < 0.3:
-        return source.choice(JSON_SCALARS)
-    items = [json_text(source, depth - 1) for _ in range(source.choice((0, 1, 1, 2, 3)))]
-    items = [f"{blank()}{item}{blank()}" for item in items] or [blank()]
-    if source.random() < 0.5:
-        return f"[{','.join(items)}]"
-    if not items[0].strip():
-        return "{" + items[0] + "}"
-    keys = [f'{blank()}"{word(source, 5)}"{blank()}' for _ in items]  # twice the same is JSON too
-    return "{" + ",".join(map(":".join, zip(keys, items, strict=True))) + "}"
-
-
-def json_stream(source: Random) -> bytes:
-    depth = source.choice((0, 1, 2, 3, JSON_DEPTH_MAX, JSON_DEPTH_MAX + 1))
-    space = source.choice(JSON_BLANKS)
-    return f"{space}{json_text(source, depth)}{space}".encode()
-
-
-def json_verdict(nbytes: bytes) -> str:
-    """What the standard library says: good, not-json, or too-deep."""
-
-    def no_constant(name: str) -> Any:
-        raise ValueError(name)
-
-    def deep(value: Any) -> int:
-        return 1 + max(map(deep, value), default=0) if isinstance(value, list) else 0
-
-    def values(pairs: list[tuple[str, Any]]) -> list[Any]:
-        return [value for _, value in pairs]
-
-    try:
-        value = json.loads(
-            nbytes.decode(),
-            object_pairs_hook=values,
-            parse_constant=no_constant,
-            parse_int=len,
-            parse_float=len,
-        )
-    except ValueError:
-        return "not-json"
-    return "good" if deep(value) <= JSON_DEPTH_MAX else "too-deep"
-
-
-def json_read(pieces: list[bytes], source: Random) -> Reading:
-    """The document in slices which end where the pieces do; the other checkers must agree."""
-    octets = b"".join(pieces)
-    check = strict_json.JsonCheck(octets, JSON_DEPTH_MAX)
-    verdict, held = "good", 0
-    try:
-        for piece in filter(None, pieces):
-            check._chunk = len(piece)
-            check.go_on(1)  # one slice: each costs at least that
-            held = max(held, len(check._rest) - len(piece))
-        if not octets:
-            check.go_on(1)
-        if not check.done:
-            raise Finding("all was read, and it does not know")
-    except strict_json.NotJson:
-        verdict = "not-json"
-    except strict_json.JsonRefused:
-        verdict = "too-deep"
-    expected = json_verdict(octets)
-    if expected == "not-json":  # also too deep, perhaps: what comes first is said
-        if verdict == "good":
-            raise Finding("taken for JSON")
-        return Reading([("fault", expected)], held)
-    if verdict != expected:
-        raise Finding(f"{verdict}, the standard library says {expected}")
-    try:
-        strict_json.check_json(octets, JSON_DEPTH_MAX)
-        at_once = "good"
-    except strict_json.JsonRefused:
-        at_once = "too-deep"
-    if at_once != verdict:
-        raise Finding(f"{verdict} in slices, {at_once} at once")
-    return Reading([verdict] if verdict == "good" else [("fault", verdict)], held)
-
-
 MTL_DATA_REASONS = frozenset(["type", "header-length", "string", "boolean", "code", "properties"])
 MTL_CONTROL_REASONS = frozenset(["frames", "command", "string", "json"])
 
 TARGETS: dict[str, Target] = {
-    "json-slices": Target(
-        json_stream, json_read, frozenset({"not-json", "too-deep"}), 16, JSON_TOKENS, one_of=5
-    ),
     "lumberjack": LUMBERJACK,
     "lumberjack-acks": LUMBERJACK_ACKS,
     "micromsg2": Target(

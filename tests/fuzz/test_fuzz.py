@@ -10,7 +10,6 @@ Inputs that coverage-guided fuzzing has found (``python -m tests.atheris``) find
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -22,9 +21,9 @@ import pytest
 
 from tests.fuzz.streams import Finding, examine_input, fuzz, mutate, split
 from tests.fuzz.targets import TARGETS
+from tests.micromsg2.streams import handshake, message
 from tests.tools.measures import SHORT
 from tests.tools.processes import PROJECT, environment
-from twisted_msgproto.core import strict_json
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl import wire as control
@@ -118,21 +117,7 @@ def plain_json():
         yield
 
 
-def forgets_a_cut_escape():
-    """JSON in slices: an escape which a slice cuts in two is taken for a wrong one."""
-    return mock.patch.object(strict_json, "_CUT_ESCAPE", re.compile(r"\\\Z"))
-
-
-def believes_a_cut_number():
-    """JSON in slices: the digits before the cut are the number, and what follows is another."""
-    return mock.patch.object(
-        strict_json, "_CUT_WORD", re.compile(r"[ ]*+(?:tr?u?|fa?l?s?|nu?l?)\Z")
-    )
-
-
 BUGS = {
-    "forgets-a-cut-escape": ("json-slices", forgets_a_cut_escape),
-    "believes-a-cut-number": ("json-slices", believes_a_cut_number),
     "forgets-a-started-frame": ("lumberjack", forgets_a_started_frame),
     "loses-what-follows-a-gathered-frame": ("lumberjack", loses_what_follows_a_gathered_frame),
     "waits-for-one-byte-more": ("micromsg2", waits_for_one_byte_more),
@@ -164,10 +149,10 @@ def test_no_input_that_was_a_finding_is_one():
 
 
 def test_an_input_finds_a_planted_bug():
-    """One whose choice of pieces cuts an escape."""
-    name, plant = BUGS["forgets-a-cut-escape"]
-    document = rb'["\u00e9","\ud83d\ude00","\u00e9","\u00e9"]'
-    inputs = [choice.to_bytes(4, "big") + document for choice in range(20)]
+    """One whose choice of pieces cuts a frame where its last byte comes alone."""
+    name, plant = BUGS["waits-for-one-byte-more"]
+    stream = handshake() * 2 + message(1)
+    inputs = [choice.to_bytes(4, "big") + stream for choice in range(20)]
     for octets in inputs:
         examine_input(TARGETS[name], octets)
     with plant(), pytest.raises(Finding):

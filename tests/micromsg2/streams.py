@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from itertools import pairwise
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -207,18 +205,6 @@ def capture(direction: str) -> bytes:
     return b"".join(bytes.fromhex(line[4:]) for line in lines if line.startswith(direction))
 
 
-def cuts(nbytes: bytes, seed: int = 7, times: int = 6) -> Iterator[list[bytes]]:
-    """The stream whole, byte by byte, and cut at random places."""
-    yield [nbytes]
-    yield [nbytes[i : i + 1] for i in range(len(nbytes))]
-    rng = random.Random(seed)
-    for _ in range(times):
-        count = rng.randint(1, max(1, min(12, len(nbytes) - 1)))
-        places = sorted(rng.sample(range(1, max(2, len(nbytes))), min(count, len(nbytes) - 1)))
-        edges = [0, *places, len(nbytes)]
-        yield [nbytes[a:b] for a, b in pairwise(edges)]
-
-
 # ── Machines ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -266,10 +252,6 @@ def client_with(extensions: str = "", **changes: object) -> Client:
 
 def receive(session: Session, nbytes: bytes, now: float = 0.0) -> list[Any]:
     return session.receive(nbytes, now)
-
-
-def receive_all(session: Session, chunks: Iterable[bytes]) -> list[Any]:
-    return [event for chunk in chunks for event in session.receive(chunk, 0.0)]
 
 
 def state(session: Session) -> object:
@@ -345,14 +327,6 @@ def written(session: Session) -> list[Any]:
 def said(session: Session) -> list[str]:
     """The texts of the ERRORs which a side wants to write."""
     return [frame.text for frame in written(session) if isinstance(frame, Error)]
-
-
-def acks_written(session: Session, index: int = 1) -> list[int]:
-    return [
-        int.from_bytes(frame.payload, "big")
-        for frame in written(session)
-        if isinstance(frame, ExtensionFrame) and frame.index == index
-    ]
 
 
 def fault(events: list[Any]) -> Fault:

@@ -9,7 +9,6 @@ from tests.micromsg2.streams import (
     Error,
     Handshake,
     capture,
-    cuts,
     decode,
     encode_error,
     fault,
@@ -27,6 +26,7 @@ from tests.micromsg2.streams import (
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.micromsg2 import STANDARD, Extension, Offer, Proposal
 from twisted_msgproto.micromsg2.machine import Client, Server
+from twisted_msgproto.testing import splits
 
 
 def answered(
@@ -135,7 +135,7 @@ def test_the_capture_is_replayed_in_both_roles(direction: str) -> None:
     octets = capture(direction)
     count = 2 if direction == "C>S" else 1
     whole: list[object] | None = None
-    for chunks in cuts(octets):
+    for chunks in splits(octets):
         side: Server | Client = Server()
         if direction == "S>C":
             side = opened()[0]

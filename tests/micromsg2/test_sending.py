@@ -174,7 +174,7 @@ class Sending(Case):
         client, transport = self.client(Quiet, extensions="batch-ack:max-count=4")
         sent = [client.send("q", b"") for _ in range(3)]
         many = client.sendMany("q", [b"", b""])
-        told = ["refused: 2: not today", "bad-payload: 3: not JSON", "refused: 4"]
+        told = ["refused: 2: not today", "bad-payload:\t3 : not JSON", "refused:4"]
         others = ["refused: 77", "refused: x", "refused: 000001", "refused: ¹", "refused: 1 x"]
         others += ["refused", "failed: 1", "unrefused: 1", "refused: " + "1" * 5000]
         client.dataReceived(b"".join(map(encode_error, told + others)))

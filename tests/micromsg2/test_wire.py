@@ -19,7 +19,6 @@ from tests.micromsg2.streams import (
     Part,
     Session,
     client_with,
-    cuts,
     decode,
     flatten,
     handshake,
@@ -30,6 +29,7 @@ from tests.micromsg2.streams import (
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.micromsg2 import Filter
 from twisted_msgproto.micromsg2.machine import Server
+from twisted_msgproto.testing import splits
 
 
 def read(chunks: Sequence[bytes], session: Session | None = None) -> list[object]:
@@ -62,7 +62,7 @@ HULK = b"\1\0\0\4hulk\0\x0bjson;dotnet\0\0"
 
 def test_the_sources_handshake_is_read_in_any_pieces() -> None:
     """MM-02, MM-03, MM-17: byte by byte too"""
-    for chunks in cuts(HULK):
+    for chunks in splits(HULK):
         server, (_answer,) = greeted(*chunks)
         server.receive(HULK, 0.0)
         assert [one.name for one in server.extensions] == ["json", "dotnet"]
@@ -84,7 +84,7 @@ def test_the_sources_handshake_is_read_in_any_pieces() -> None:
 )
 def test_a_handshake_which_cannot_be_is_refused(octets: bytes, words: str) -> None:
     """MM-01, MM-02, MM-08, MM-32"""
-    for chunks in cuts(octets):
+    for chunks in splits(octets):
         server, (error,) = greeted(*chunks)
         assert isinstance(error, Error)
         assert words in error.text
@@ -211,7 +211,7 @@ LONG = struct.pack(">I", 0xFFFFFFFF)
 )
 def test_every_length_is_checked_on_the_header(octets: bytes, limit: str) -> None:
     """MM-32: a fault as soon as the length is there, and not before"""
-    for chunks in cuts(octets):
+    for chunks in splits(octets):
         ((kind, reason, text),) = read(chunks)
         assert (kind, reason) == ("fault", "limit-exceeded")
         assert limit in text

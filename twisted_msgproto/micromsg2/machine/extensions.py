@@ -16,44 +16,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from ... import __version__
 from ...core.limits import Limits
-from ...core.strict_json import (
-    CHECKED_AT_ONCE_BYTES,
-    CHECKED_DEPTH_MAX,
-    JsonCheck,
-    check_json,
-)
+from ...core.strict_json import check_json
 from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_BYTES_MAX
 from ..wire.frames import MAJOR, MINOR, PROTOCOL_ERROR, Handshake, encode_handshake
-from ..wire.texts import BadText, Offer, TooLong, is_field
+from ..wire.texts import COUNT_DIGITS_MAX, BadText, Offer, TooLong, is_field, read_count
 
 COUNT_KEYS: Final = ("max-count", "count", "messagesperack")
 """A number of acknowledgements is written with one of these keys; the first is ours (``MM-20``)."""
 
-COUNT_DIGITS_MAX: Final = 5
-
 EXPIRY_KEY: Final = "ackexpiretime"
 """Under ``ack`` a peer says with this how many milliseconds it waits for an acknowledgement."""
-
-
-class Inspection(Protocol):
-    """Inspects a body that may need more than one turn of the reactor."""
-
-    done: bool
-
-    def go_on(self, steps: int) -> int:
-        """Inspect on for about ``steps`` microseconds; return what is left of them.
-
-        Raises ValueError for a body that is refused; its text says why.
-        """
-
-
-def refusal(error: ValueError) -> str:
-    """Return what to tell a peer about a body of its: short, and without a quotation."""
-    return str(error)[:120]
 
 
 class Extension:
@@ -151,18 +127,11 @@ class Extension:
 
     @property
     def objects(self) -> bool:
-        """Return whether it may refuse bodies: ``objection`` or ``inspection`` is overridden."""
-        cls = type(self)
-        return (
-            cls.objection is not Extension.objection or cls.inspection is not Extension.inspection
-        )
+        """Return whether it may refuse bodies."""
+        return type(self).objection is not Extension.objection
 
     def objection(self, body: bytes) -> str | None:
         """Why this body is refused (``MM-28``); None if it is good."""
-        return None
-
-    def inspection(self, body: bytes) -> Inspection | None:
-        """Return a longer inspection of this body (``MM-28``); None: ``objection`` says at once."""
         return None
 
     def encode(self, body: Any) -> bytes | None:
@@ -245,9 +214,8 @@ class Acknowledging(Extension):
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
         super().__init__(properties, limits)
         self.count: int = self.named(properties) or self.default
-        expiry = properties.get(EXPIRY_KEY, "")
-        milliseconds = expiry.isascii() and expiry.isdigit() and len(expiry) <= COUNT_DIGITS_MAX
-        self.patience: float = int(expiry) / 1000 if milliseconds else limits["idle-ack"]
+        expiry = read_count(properties.get(EXPIRY_KEY, ""))
+        self.patience: float = limits["idle-ack"] if expiry is None else expiry / 1000
 
     @staticmethod
     def named(properties: Mapping[str, str]) -> int | None:
@@ -257,8 +225,7 @@ class Acknowledging(Extension):
         for key in COUNT_KEYS:
             text = properties.get(key)
             if text is not None:
-                digits = text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS_MAX
-                count = int(text) if digits else 0
+                count = read_count(text) or 0
                 if not 0 < count <= NUMBER_OF_ACKS_MAX:
                     raise BadText(f"{key}={text} is not between 1 and {NUMBER_OF_ACKS_MAX}")
                 return count
@@ -340,24 +307,14 @@ class Json(Extension):
     name = "json"
 
     def objection(self, body: bytes) -> str | None:
-        """Why ``body`` is not JSON."""
-        if len(body) > self.limits.integer("checked-json-bytes"):
+        """Why ``body`` is not JSON: short, and without a quotation."""
+        if len(body) > self.limits["checked-json-bytes"]:
             return None
         try:
             check_json(body)
         except ValueError as error:
-            return refusal(error)
+            return str(error)[:120]
         return None
-
-    def inspection(self, body: bytes) -> Inspection | None:
-        nbytes = len(body)
-        if nbytes <= CHECKED_DEPTH_MAX or nbytes > self.limits["checked-json-bytes"]:
-            return None
-        if nbytes <= CHECKED_AT_ONCE_BYTES:
-            containers = body.count(b"[") + body.count(b"{")
-            if containers <= CHECKED_DEPTH_MAX:
-                return None
-        return JsonCheck(body)
 
     def encode(self, body: Any) -> bytes:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

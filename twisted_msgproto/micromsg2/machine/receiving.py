@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -21,16 +21,10 @@ from ..wire.frames import (
     steps_between,
 )
 from ..wire.texts import NO_PROPERTIES, BadText, Parsed, Properties, parse_properties
-from .extensions import Broken, Extension, refusal
+from .extensions import Broken, Extension
 
 REPEATS_KNOWN_MIN: Final = 1024
 """At least this many of the last numbers are known as repeats when they come again (``MM-13``)."""
-
-INSPECTION_STEPS: Final = 16_000
-"""One call of ``receive`` may spend this much on the inspection of bodies: about 30 ms."""
-
-OBJECTION_BYTES: Final = 24
-"""This much of a body that is judged at once counts as one step."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -86,8 +80,6 @@ class Inbox:
         count: the agreed number of messages in flight; None: numbers are ignored (MM-13).
         objecting: extensions that may refuse a body (MM-28).
         repeat_seen: a repeat came that the newest ack covers.
-        inspected_bytes: what the body takes that is being inspected.
-        steps: what inspections may still spend in this call.
     """
 
     def __init__(
@@ -106,8 +98,6 @@ class Inbox:
         self.annotating: Sequence[tuple[int, Extension]] = ()
         self.objecting: Sequence[Extension] = ()
         self.repeat_seen: bool = False
-        self.inspected_bytes: int = 0
-        self.steps: int = INSPECTION_STEPS
         self._bytes_max = limits.integer("payload-bytes")
         self._parts_max = max(PARTS_MAX, self._bytes_max >> 18)
         self._counters = counters
@@ -121,9 +111,7 @@ class Inbox:
     @property
     def held_bytes(self) -> int:
         payload = self._payload
-        if payload is None:
-            return self.inspected_bytes
-        return payload.nbytes + len(payload.first.properties)
+        return 0 if payload is None else payload.nbytes + len(payload.first.properties)
 
     @property
     def in_parts(self) -> bool:
@@ -143,14 +131,18 @@ class Inbox:
         self._sliced = self.window.slice()
         return self._sliced
 
-    def receive_run(self, run: Messages) -> Iterable[None]:
-        """Receive messages; what is returned yields where a body needs another turn (``MM-28``)."""
+    def receive_run(self, run: Messages) -> None:
         reads, weight = None, 0
-        if self._payload is None and (not self.objecting or self._all_good(run.payloads)):
+        judged = {body: self._objection(body) for body in run.payloads} if self.objecting else {}
+        if self._payload is None and all(one is None for one in judged.values()):
             reads, weight = self._read_all(run.properties)
         if reads is None or (self.count is not None and not self._follow(run.sequences)):
             columns = (run.sequences, run.destinations, run.properties, run.payloads)
-            return self._receive_rows(map(Part, *columns))
+            for message in map(Part, *columns):
+                whole = self._whole(message)
+                if whole is not None:
+                    self._judge(whole, judged)
+            return
         self._receive(len(run.sequences))
         notes: list[Mapping[str, str]] = []
         if reads is _ALL_EMPTY:
@@ -177,25 +169,10 @@ class Inbox:
         batch.nbytes += run.nbytes
         batch.weight += weight
         batch.notes += notes
-        return ()
 
-    def _all_good(self, bodies: list[bytes]) -> bool:
-        self.steps -= sum(map(len, bodies)) // OBJECTION_BYTES
-        return self.steps > 0 and all(
-            extension.inspection(body) is None and extension.objection(body) is None
-            for extension in self.objecting
-            for body in bodies
-        )
-
-    def _receive_rows(self, rows: Iterator[Part]) -> Iterator[None]:
-        for row in rows:
-            whole = self._whole(row)
-            if whole is None:
-                continue
-            if self.objecting:
-                yield from self._inspect(whole)
-            else:
-                self._keep(whole)
+    def _objection(self, body: bytes) -> str | None:
+        objections = (extension.objection(body) for extension in self.objecting)
+        return next((one for one in objections if one is not None), None)
 
     def _parse(self, text: bytes) -> Parsed:
         parsed = parse_properties(text)
@@ -274,32 +251,11 @@ class Inbox:
             over = window.unacknowledged - self.count
             self._counters.over_window += min(numbers, over)
 
-    def _verdict(self, body: bytes) -> Generator[None, None, str | None]:
-        for extension in self.objecting:
-            while self.steps <= 0:
-                yield
-            inspection = extension.inspection(body)
-            if inspection is None:
-                self.steps -= len(body) // OBJECTION_BYTES
-                objection = extension.objection(body)
-                if objection is not None:
-                    return objection
-                continue
-            try:
-                while not inspection.done:
-                    self.steps = inspection.go_on(self.steps)
-                    if self.steps <= 0:
-                        yield
-            except ValueError as error:
-                return refusal(error)
-        return None
-
-    def _inspect(self, whole: _Whole) -> Iterator[None]:
+    def _judge(self, whole: _Whole, judged: Mapping[bytes, str | None]) -> None:
         """Keep a payload unless an extension refuses its body; then it counts as settled."""
         message, read = whole.message, whole.read
-        self.inspected_bytes = len(message.payload) + read.weight
-        objection = yield from self._verdict(message.payload)
-        self.inspected_bytes = 0
+        body = message.payload
+        objection = judged[body] if body in judged else self._objection(body)
         if objection is None:
             self._keep(whole)
             return

@@ -12,7 +12,6 @@ shall count as settled, and ``fail(sequence)`` before ``not_safe`` where that me
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from ...core.connection import WorkLost
@@ -58,7 +57,7 @@ from ..wire.frames import (
 from ..wire.texts import BadText
 from . import extensions
 from .extensions import Ack, Acknowledging, BatchAck, Broken, Proposal
-from .receiving import INSPECTION_STEPS, Inbox
+from .receiving import Inbox
 from .sending import Sending
 
 FRAMES_A_TURN: Final = 1024
@@ -89,9 +88,6 @@ class Session(Sending):
         "_idle_close_seconds",
         "_inbox",
         "_partial",
-        "_rest",
-        "_unread",
-        "_unread_bytes",
         "_window",
         "decoder",
         "identity",
@@ -113,9 +109,6 @@ class Session(Sending):
         self.identity: str | None = None
 
         self._events: list[Event] = []  # of the read that is going on
-        self._rest: Iterator[None] | None = None  # of a read: a body is being inspected
-        self._unread: list[bytes] = []  # bytes that came behind it
-        self._unread_bytes = 0
 
         self._handshake_seconds = limits["handshake"]
         self._idle_close_seconds = limits["idle-close"]
@@ -150,20 +143,16 @@ class Session(Sending):
 
     @property
     def input_weight(self) -> int:
-        return self.decoder.buffered + self._inbox.held_bytes + self._unread_bytes
+        return self.decoder.buffered + self._inbox.held_bytes
 
     @property
     def no_partial_input(self) -> bool:
-        return not self._partial and self._rest is None
+        return not self._partial
 
     @property
     def unfinished(self) -> bool:
-        """A body is being inspected (``MM-28``), or more frames are here than one turn follows.
-
-        Call ``receive`` with nothing soon.
-        """
-        more = self.decoder.more and self.fault is None
-        return more or self._rest is not None
+        """More frames are here than one turn follows: call ``receive`` with nothing soon."""
+        return self.decoder.more and self.fault is None
 
     def snapshot(self) -> dict[str, object]:
         return {
@@ -191,15 +180,8 @@ class Session(Sending):
         self._heard_at = now
         events = self._events = []
         inbox = self._inbox
-        inbox.steps = INSPECTION_STEPS
-        rest = self._rest
-        if rest is None:
-            rest = self._read(inputs)
-        elif inputs:
-            self._unread.append(inputs)
-            self._unread_bytes += len(inputs)
         try:
-            self._rest = rest if next(rest, True) is None else None
+            self._read(inputs)
         except Broken as error:
             self._emit(self._break(error.reason, str(error)))
         if self.fault is None:
@@ -218,28 +200,18 @@ class Session(Sending):
         self._events = []
         return events
 
-    def _read(self, data: bytes) -> Iterator[None]:
-        """Follow the frames of a read; yield where a body needs another turn (``MM-28``)."""
-        while True:
-            for frame in self.decoder.feed(data, FRAMES_A_TURN):
-                if type(frame) is Fault:
-                    self._emit(self._break(frame.reason, frame.text, frame.nbytes))
-                elif not self._machine.try_step(type(frame)):
-                    raise Broken(PROTOCOL_ERROR, self._machine.refusal(type(frame)))
-                elif type(frame) is Messages:
-                    yield from self._inbox.receive_run(frame)
-                else:
-                    self._receive(frame)
-                if self.fault is not None:
-                    return
-            if not self._unread:
+    def _read(self, data: bytes) -> None:
+        for frame in self.decoder.feed(data, FRAMES_A_TURN):
+            if type(frame) is Fault:
+                self._emit(self._break(frame.reason, frame.text, frame.nbytes))
+            elif not self._machine.try_step(type(frame)):
+                raise Broken(PROTOCOL_ERROR, self._machine.refusal(type(frame)))
+            elif type(frame) is Messages:
+                self._inbox.receive_run(frame)
+            else:
+                self._receive(frame)
+            if self.fault is not None:
                 return
-            data = b"".join(self._unread)
-            self._forget_unread()
-
-    def _forget_unread(self) -> None:
-        self._unread.clear()
-        self._unread_bytes = 0
 
     def _receive(self, frame: object) -> None:
         if type(frame) is Part:
@@ -435,8 +407,6 @@ class Session(Sending):
     def _stop_reading(self) -> None:
         self.decoder.end()
         self._partial = self._ack_wanted = False
-        self._rest, self._inbox.inspected_bytes = None, 0
-        self._forget_unread()
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
@@ -462,8 +432,6 @@ class Session(Sending):
     def _idle_expired(self, now: float, events: list[Event]) -> None:
         if self._paused or not self._partial:
             return
-        if self.unfinished:
-            self._heard_at = now  # it is we who take the time
         deadline = self._heard_at + self._idle_close_seconds
         if now < deadline:
             self.deadlines.set("idle", deadline)
@@ -473,8 +441,6 @@ class Session(Sending):
     def _ack_wait_expired(self, now: float, events: list[Event]) -> None:
         if self._paused or self._no_ack_since is None:
             return
-        if self.unfinished:
-            self._no_ack_since = now  # the acks may have come, and wait behind a body
         deadline = self._no_ack_since + self._ack_wait_seconds
         if now < deadline:
             self.deadlines.set("ack-wait", deadline)

@@ -6,7 +6,6 @@ keeps messages that wait for space in the window; :class:`MicroMsg2Session` has 
 
 from __future__ import annotations
 
-import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ from ..terms import (
     MessagesReceived,
     SessionEstablished,
 )
-from ..wire.texts import NO_PROPERTIES, Writable
+from ..wire.texts import NO_PROPERTIES, Writable, read_count
 
 PROTOCOL: Final = "micromsg2"
 
@@ -52,9 +51,6 @@ READ_BYTES: Final = 128 << 10
 
 ERROR_CHARACTERS: Final = 200
 """This much of the last ERROR is remembered, and as much of its code: no more of it is shown."""
-
-_SETTLED: Final = re.compile(f"(?:{REFUSED}|{BAD_PAYLOAD}): *([0-9]{{1,5}}) *(?:\\Z|:)")
-"""An ERROR that names one message of ours: it will not be delivered (MM-19, MM-28)."""
 
 LIMITS: Final = (
     *terms.LIMITS,
@@ -128,9 +124,13 @@ _NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
 
 
 def refused_number(event: ErrorReceived) -> int | None:
-    """Return the number of the message of ours that an ERROR settles; None for any other ERROR."""
-    settled = _SETTLED.match(event.text)
-    return None if settled is None else int(settled[1])
+    """Return the number of the message of ours that an ERROR settles, because it will not be
+    delivered (``MM-19``, ``MM-28``); None for any other ERROR.
+    """
+    if event.code not in (REFUSED, BAD_PAYLOAD):
+        return None
+    _, _, said = event.text.partition(":")
+    return read_count(said.partition(":")[0].strip())
 
 
 def expect_proposal(proposal: Proposal | None) -> None:

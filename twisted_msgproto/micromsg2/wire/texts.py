@@ -36,6 +36,8 @@ from ...core.errors import LimitExceeded, shown
 NUMBER_CHARACTERS_MAX = 64
 """A number or a time is no longer than this in text (``MM-24``)."""
 
+COUNT_DIGITS_MAX: Final = 5
+
 _FIELD: Final = re.compile(r"[a-z0-9-]+\Z")
 _LENIENT_KEY: Final = re.compile(r"[a-z0-9_-]+\Z")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?\Z")
@@ -58,6 +60,12 @@ def check_field(text: str, what: str) -> str:
     if not is_field(text):
         raise BadText(f"{what} {shown(text)} is not of a-z, 0-9 and hyphen")
     return text
+
+
+def read_count(text: str) -> int | None:
+    """Return a whole number of at most five digits; None for anything else."""
+    digits = text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS_MAX
+    return int(text) if digits else None
 
 
 def _ascii(data: bytes, what: str) -> str:
