@@ -1,19 +1,13 @@
-"""Lumberjack over TLS: endpoint strings, client certificates, hand-shakes which fail."""
+"""Lumberjack over TLS: endpoint strings, the names in clients' certificates, what ends early."""
 
 from ipaddress import ip_address
 
-import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 from twisted.application.service import IServiceMaker
 from twisted.internet import reactor, ssl
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import (
-    HostnameEndpoint,
-    TCP4ClientEndpoint,
-    serverFromString,
-    wrapClientTLS,
-)
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, wrapClientTLS
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 from twisted.plugin import getPlugins
@@ -22,42 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from tests.doubles import temporary
 from tests.lumberjack.frames import encode_json, encode_window
 from tests.tools.certificates import Authority
-from twisted_msgproto.core.errors import TimedOut
-from twisted_msgproto.lumberjack import (
-    LumberjackClientFactory,
-    LumberjackServer,
-    LumberjackServerFactory,
-)
+from twisted_msgproto.lumberjack import connect, serve
 from twisted_msgproto.testing import SafeSink
-
-
-class WatchedServer(LumberjackServer):
-    """Tells the test how its session went."""
-
-    def sessionEstablished(self):
-        self.factory.established.append(self.clientId)
-
-    def connectionLost(self, reason):
-        super().connectionLost(reason)
-        self.factory.ended.callback(self)
-
-
-class Watched(Protocol):
-    """A raw client which tells when it is connected and when it is lost."""
-
-    def __init__(self):
-        self.received = b""
-        self.made = Deferred()
-        self.lost = Deferred()
-
-    def connectionMade(self):
-        self.made.callback(None)
-
-    def dataReceived(self, data):
-        self.received += data
-
-    def connectionLost(self, reason):
-        self.lost.callback(str(reason.value))
 
 
 class Case(TestCase):
@@ -66,93 +26,59 @@ class Case(TestCase):
     timeout = 60
 
     def setUp(self):
-        directory = self.directory = temporary(self)
-        self.authority = Authority(directory)
+        self.directory = temporary(self)
+        self.authority = Authority(self.directory)
         self.server = self.authority.server()
-        self.client = self.authority.client()
         self.sink = SafeSink()
 
-    def files(self, verify=None, ca=None):
-        parts = [f"privateKey={self.server.key}", f"certKey={self.server.cert}"]
-        if verify is not None:
-            parts += [f"caCerts={ca or self.authority.cert}", f"verify={verify}"]
-        return ":".join([*parts, "interface=127.0.0.1"])
+    def mtls(self, verify="force_peer"):
+        files = f"privateKey={self.server.key}:certKey={self.server.cert}"
+        trust = f"caCerts={self.authority.cert}:verify={verify}"
+        return f"mtls:0:{files}:{trust}:interface=127.0.0.1"
 
-    async def listen(self, description, authoriser=None, **limits):
-        self.factory = LumberjackServerFactory(
-            self.sink, limits=limits, clock=reactor, authoriser=authoriser
-        )
-        self.factory.protocol = WatchedServer
-        self.factory.established = []
-        self.factory.ended = Deferred()
-        port = await serverFromString(reactor, description).listen(self.factory)
-        self.addCleanup(port.stopListening)
-        self.port = port.getHost().port
-        return self.port
-
-    def endpoint(self, certificate=None, *, ca=None, host="localhost", **extra):
-        trust = ssl.trustRootFromCertificates(
-            [ssl.Certificate.loadPEM((ca or self.authority).cert.read_bytes())]
-        )
+    def tls(self, certificate=None):
+        trust = ssl.Certificate.loadPEM(self.authority.cert.read_bytes())
         mine = certificate and ssl.PrivateCertificate.loadPEM(
             certificate.cert.read_bytes() + certificate.key.read_bytes()
         )
-        options = ssl.optionsForClientTLS(
-            host, trustRoot=trust, clientCertificate=mine, extraCertificateOptions=extra or None
-        )
-        return wrapClientTLS(options, HostnameEndpoint(reactor, "127.0.0.1", self.port))
+        return ssl.optionsForClientTLS("localhost", trust, mine)
 
-    async def connect(self, *arguments, changes=None, **options):
-        factory = LumberjackClientFactory(limits=changes, clock=reactor)
-        return await self.endpoint(*arguments, **options).connect(factory)
-
-    async def exchange(self, *arguments, **options):
-        """One event, acknowledged; then both sides end."""
-        # No help from the deadline of stop(): the end must be a clean one.
-        client = await self.connect(*arguments, changes={"drain": 1000.0}, **options)
-        await client.send(b'{"over": "tls"}')
-        await client.close()
-        await self.factory.ended
-        return client
-
-    @property
-    def client_ids(self):
+    async def names(self, where, *certificates):
+        """What clients with these certificates are called; each sends an event."""
+        async with serve(where, sink=self.sink) as server:
+            for certificate in certificates:
+                async with connect(server.addresses[0], tls=self.tls(certificate)) as client:
+                    await client.send(b'{"over": "tls"}')
         return [message.client_id for message in self.sink.messages]
 
 
 class EndpointStrings(Case):
+    def both(self, name):
+        path = self.directory / name
+        path.write_bytes(self.server.key.read_bytes() + self.server.cert.read_bytes())
+        return path
+
     async def test_tls(self):
         """LJ-01: Twisted's ``tls:`` string, a directory of certificates by host name."""
-        pems = self.directory / "pems"
-        pems.mkdir()
-        (pems / "localhost.pem").write_bytes(
-            self.server.key.read_bytes() + self.server.cert.read_bytes()
-        )
-        await self.listen(f"tls:{pems}:0:interface=127.0.0.1")
-        await self.exchange()
-        self.assertEqual(self.client_ids, [None])
+        (self.directory / "pems").mkdir()
+        pems = self.both("pems/localhost.pem").parent
+        self.assertEqual(await self.names(f"tls:{pems}:0:interface=127.0.0.1", None), [None])
 
     async def test_key_and_chain_may_stand_in_other_files(self):
         """LJ-01: one file for key and certificate; several authorities; a chain to show."""
-        both = self.directory / "both.pem"
-        both.write_bytes(self.server.key.read_bytes() + self.server.cert.read_bytes())
         other = Authority(self.directory, "other")
         trusted = self.directory / "trusted.pem"
         trusted.write_bytes(b"words\n" + other.cert.read_bytes() + self.authority.cert.read_bytes())
-        await self.listen(
-            f"mtls:0:privateKey={both}:caCerts={trusted}:interface=127.0.0.1"
-            f":extraCertChain={self.authority.cert}"
+        names = await self.names(
+            f"mtls:0:privateKey={self.both('both.pem')}:caCerts={trusted}:interface=127.0.0.1"
+            f":extraCertChain={self.authority.cert}",
+            other.client("web-2"),
         )
-        await self.exchange(other.client("web-2"))
-        self.assertEqual(self.client_ids, ["O=Example,CN=web-2"])
+        self.assertEqual(names, ["O=Example,CN=web-2"])
 
-
-class ClientCertificates(Case):
     async def test_peer_takes_who_shows_none(self):
         """LJ-01."""
-        await self.listen(f"mtls:0:{self.files('peer')}")
-        await self.exchange()
-        self.assertEqual(self.client_ids, [None])
+        self.assertEqual(await self.names(self.mtls("peer"), None), [None])
 
 
 def whose(*parts):
@@ -233,17 +159,16 @@ ODD = {
 class NamesInCertificates(Case):
     async def test_what_cannot_be_read_of_a_certificate_is_taken_for_absent__RD_23(self):
         """LJ-01: the hand-shake was good, and a traceback was all that came of it."""
-        for number, (what, (also, old, new, name)) in enumerate(ODD.items()):
-            await self.listen(f"mtls:0:{self.files('force_peer')}")
-            client = self.authority.client(
-                f"c{number}",
-                whose=whose("O=Example", "CN=Zuri"),
-                also=also,
-                serial=0x1F03,
-                instead=(old, new),
+        whom = whose("O=Example", "CN=Zuri")
+        certificates = [
+            self.authority.client(
+                f"c{number}", whose=whom, also=also, serial=0x1F03, instead=(old, new)
             )
-            await self.exchange(client)
-            self.assertRegex(self.client_ids[-1], f"^{name}$", what)
+            for number, (also, old, new, _) in enumerate(ODD.values())
+        ]
+        names = await self.names(self.mtls(), *certificates)
+        for name, (what, (*_, expected)) in zip(names, ODD.items(), strict=True):
+            self.assertRegex(name, f"^{expected}$", what)
 
     async def test_issuers_without_a_name_are_not_taken_for_each_other__RD_23(self):
         """Both give the same serial number.  (OpenSSL takes a certificate without a name for one
@@ -253,19 +178,16 @@ class NamesInCertificates(Case):
         for place in places:
             place.mkdir()
         authorities = [Authority(place, whose=whose()) for place in places]
-        both = b"".join(authority.cert.read_bytes() for authority in authorities)
-        self.authority.cert.write_bytes(self.authority.cert.read_bytes() + both)
-        for subject, also in (
-            (whose("O=Example"), []),
-            (whose("O=Example"), [HERE]),
-            (whose("CN=web-1"), []),
-        ):
-            for authority in authorities:
-                await self.listen(f"mtls:0:{self.files('force_peer')}")
-                await self.exchange(
-                    authority.client(f"c{len(self.client_ids)}", whose=subject, also=also, serial=1)
-                )
-        *nameless, one, other = self.client_ids
+        with self.authority.cert.open("ab") as file:
+            file.writelines(authority.cert.read_bytes() for authority in authorities)
+        certificates = [
+            authority.client(f"c{number}", whose=subject, also=also, serial=1)
+            for number, (subject, also) in enumerate(
+                [(whose("O=Example"), []), (whose("O=Example"), [HERE]), (whose("CN=web-1"), [])]
+            )
+            for authority in authorities
+        ]
+        *nameless, one, other = await self.names(self.mtls(), *certificates)
         self.assertEqual(len(set(nameless)), 4)
         for name in nameless:
             self.assertRegex(name, "^sha256:[0-9a-f]{64}$")
@@ -273,49 +195,57 @@ class NamesInCertificates(Case):
 
     async def test_each_certificate_has_a_name_of_its_own__RD_23(self):
         """LJ-01, RD-23: some had none, or that of everybody in the same organization."""
-        for number, (what, (subject, also, name)) in enumerate(NAMES.items()):
-            await self.listen(f"mtls:0:{self.files('force_peer')}")
-            client = self.authority.client(f"c{number}", whose=subject, also=also, serial=0x1F03)
-            await self.exchange(client)
-            self.assertEqual(self.client_ids[-1], name, what)
-            self.assertEqual(self.factory.established, [name], what)
+        certificates = [
+            self.authority.client(f"c{number}", whose=subject, also=also, serial=0x1F03)
+            for number, (subject, also, _) in enumerate(NAMES.values())
+        ]
+        names = await self.names(self.mtls(), *certificates)
+        self.assertEqual(dict(zip(NAMES, names, strict=True)), {
+            what: name for what, (_, _, name) in NAMES.items()
+        })  # fmt: skip
 
 
-class Failing(Case):
-    async def test_a_reader_which_never_shakes_hands_is_left(self):
-        """LJ-15."""
-        silent = Factory.forProtocol(Watched)
-        port = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(silent)
-        self.addCleanup(port.stopListening)
-        self.port = port.getHost().port
-        client = await self.connect(changes={"handshake": 0.05})
-        with pytest.raises(TimedOut, match="no TLS hand-shake in time"):
-            await client.send(b"{}")
+class Raw(Protocol):
+    """A client that writes what the test says, and tells when it is lost."""
 
+    def __init__(self):
+        self.received = b""
+        self.lost = Deferred()
+
+    def dataReceived(self, data):
+        self.received += data
+
+    def connectionLost(self, reason):
+        self.lost.callback(None)
+
+
+class EarlyEnds(Case):
     async def test_who_only_looks_whether_the_port_is_open_is_not_told(self):
         """LJ-16: as balancers do, every few seconds."""
-        await self.listen(f"ssl:0:{self.files()}")
         with capturedLogs() as events:
-            client = await TCP4ClientEndpoint(reactor, "127.0.0.1", self.port).connect(
-                Factory.forProtocol(Watched)
-            )
-            client.transport.loseConnection()
-            await self.factory.ended
+            async with serve(self.mtls(), sink=self.sink) as server:
+                port = int(server.addresses[0].rpartition(":")[2])
+                client = await TCP4ClientEndpoint(reactor, "127.0.0.1", port).connect(
+                    Factory.forProtocol(Raw)
+                )
+                client.transport.loseConnection()
+                await client.lost
         self.assertEqual([formatEvent(event) for event in events if "peer" in event], [])
-        self.assertEqual(self.factory.counters["faults"], 0)
+        self.assertEqual(server.factory.counters["faults"], 0)
 
     async def test_after_the_writer_ends_tls_its_events_are_kept(self):
         """LJ-19: Twisted's TLS ends both ways at once, so no ack can be sent; nothing is lost."""
-        await self.listen(f"ssl:0:{self.files()}")
-        client = await self.endpoint().connect(Factory.forProtocol(Watched))
-        client.transport.write(encode_window(5) + encode_json([1, 2], [b"1", b"2"]))
-        client.transport.write(b"2J\0\0\0\3")  # and the start of a third
-        client.transport.loseConnection()
-        await client.lost
-        await self.factory.ended
+        async with serve(self.mtls("peer"), sink=self.sink) as server:
+            port = int(server.addresses[0].rpartition(":")[2])
+            plain = HostnameEndpoint(reactor, "127.0.0.1", port)
+            client = await wrapClientTLS(self.tls(), plain).connect(Factory.forProtocol(Raw))
+            client.transport.write(encode_window(5) + encode_json([1, 2], [b"1", b"2"]))
+            client.transport.write(b"2J\0\0\0\3")  # and the start of a third
+            client.transport.loseConnection()
+            await client.lost
         self.assertEqual([message.body for message in self.sink.messages], [b"1", b"2"])
         self.assertEqual(client.received, b"")
-        self.assertEqual(self.factory.counters["faults"], 0)
+        self.assertEqual(server.factory.counters["faults"], 0)
 
 
 def usage_of_twistd():
