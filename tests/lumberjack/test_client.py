@@ -295,29 +295,6 @@ class Shipping(LoggedCase):
         self.successResultOf(sent)
         self.stop()
 
-    def test_a_reader_which_refuses_when_our_side_stands_already_is_told(self):
-        """HO-11: so it is with TLS 1.3; the alert is the answer to our certificate."""
-        (host,) = self.hosts("a")
-        shipper = self.ship([host])
-        states = []
-        shipper.watch(states.append)
-        sent, waiting = shipper.send(b"1"), shipper.send(b"2")
-        host.transport.lose(UNKNOWN)
-        self.failureResultOf(sent, Refused)
-        self.failureResultOf(waiting, Refused)
-        self.failureResultOf(shipper.send(b"3"), Refused)
-        self.assertEqual((shipper.unsent, shipper.unacknowledged), (0, 0))
-        self.assertEqual((shipper.state, states[-1]), ("refused", "refused"))
-        self.clock.advance(1.9)
-        self.assertEqual(self.trace, ["a"])
-        self.clock.advance(0.1)
-        self.assertEqual(shipper.state, "up")
-        sent = shipper.send(b"4")
-        self.assertEqual(host.take(), [[b"4"]])
-        host.ack(1)
-        self.successResultOf(sent)
-        self.stop()
-
     def test_one_of_several_readers_which_refuses_is_as_one_which_is_away(self):
         """HO-11, LJ-15: what waits goes to the next."""
         hosts = self.hosts("a", "b")

@@ -173,25 +173,6 @@ class Iteration(Subscribed):
         self.lose(client)
         self.failureResultOf(end, ConnectionClosed)
 
-    def test_each_is_acknowledged_when_iteration_returns_it(self) -> None:
-        """MM-19: not when all of its read are taken: the server left who took long for each, and
-        delivered all of them again.
-        """
-        client, transport = self.client(Telling, extensions="batch-ack:max-count=9;pub-sub")
-        subscription = self.successResultOf(client.subscribe("q"))
-        step = Deferred.fromCoroutine(anext(subscription))
-        transport.clear()
-        client.dataReceived(b"".join(message(n, b"%d" % n, "q") for n in (1, 2, 3)))
-        client.dataReceived(message(4, b"4", "q"))
-        for number in (1, 2, 3, 4):
-            self.assertEqual(self.successResultOf(step).body, b"%d" % number)
-            self.clock.advance(0)
-            self.assertEqual(transport.value(), ack(number))
-            transport.clear()
-            step = Deferred.fromCoroutine(anext(subscription))
-        self.lose(client)
-        self.failureResultOf(step, ConnectionClosed)
-
     def test_what_nobody_took_from_a_queue_stays_with_the_server__HO_08(self) -> None:
         client, transport, subscription = self.subscribed("q")
         _, end = taking(subscription)

@@ -497,101 +497,42 @@ PROPERTIES = read_properties(
 )
 
 
-@pytest.mark.parametrize(
-    ("expression", "matches"),
-    [
-        ("", True),
-        (" ; ", True),
-        # text
-        ("name=TJonas", True),
-        ("name=Tjonas", False),
-        ("name<TJo", True),
-        ("name<To", False),
-        ("name>Tnas", True),
-        ("name>TJo", False),
-        ("name!=TJonas", False),
-        ("name!=TNils", True),
-        ("name~Tona", False),
-        ("name~TONA", True),
-        ("name&Tona", True),
-        ("name&Tonx", False),
-        ("name = TJonas", True),
-        ("name=Jonas", True),
-        ("old=Nils", True),
-        ("old=TNils", True),
-        ("name=T%4Aonas", True),
-        # numbers
-        ("age=N40", True),
-        ("age=N40.0", True),
-        ("age!=N40", False),
-        ("age!=N41", True),
-        ("age<N41", True),
-        ("age<N40", False),
-        ("age<=N40", True),
-        ("age<=N39.9", False),
-        ("age>N39", True),
-        ("age>N40", False),
-        ("age>=N40", True),
-        ("age>=N40.1", False),
-        ("rate=N1.5", True),
-        ("rate>N1", True),
-        # dates
-        ("seen=D1413198000.5", True),
-        ("seen<D1413198001", True),
-        ("seen<=D1413198000.4", False),
-        ("seen>D1413198000", True),
-        ("seen>=D1413198000.5", True),
-        ("seen!=D1", True),
-        # no property, or another type: never a match, whatever the operator
-        ("none=N1", False),
-        ("none!=N1", False),
-        ("none~Tx", False),
-        ("age=T40", False),
-        ("age!=T40", False),
-        ("age~T9", False),
-        ("name!=N1", False),
-        ("seen=N1413198000.5", False),
-        ("old!=N1", False),
-        # several: all must hold
-        ("name=TJonas;age>N30", True),
-        ("name=TJonas;age>N50", False),
-        ("name=TJonas;age>N30;", True),
-        # names, though they begin as numbers and dates do
-        *((f"{name.lower()}={name}", True) for name in ("Nils", "Dora", "N", "D", "NaNa", "Nan")),
-    ],
-)
-def test_a_filter_says_which_messages_match(expression: str, matches: bool) -> None:
+MATCH = """
+    name=TJonas name=Jonas name=T%4Aonas old=Nils old=TNils
+    name<TJo name>Tnas name!=TNils name~TONA name&Tona
+    age=N40 age=N40.0 age!=N41 age<N41 age<=N40 age>N39 age>=N40 rate=N1.5 rate>N1
+    seen=D1413198000.5 seen<D1413198001 seen>D1413198000 seen>=D1413198000.5 seen!=D1
+    name=TJonas;age>N30 name=TJonas;age>N30;
+    nils=Nils dora=Dora n=N d=D nana=NaNa nan=Nan
+"""
+"""The last ones are names, though they begin as numbers and dates do."""
+
+NO_MATCH = """
+    name=Tjonas name<To name>TJo name!=TJonas name~Tona name&Tonx
+    age!=N40 age<N40 age<=N39.9 age>N40 age>=N40.1 seen<=D1413198000.4
+    none=N1 none!=N1 none~Tx
+    age=T40 age!=T40 age~T9 name!=N1 seen=N1413198000.5 old!=N1
+    name=TJonas;age>N50
+"""
+"""No property, or one of another type, matches never, whatever the operator."""
+
+REFUSED = """
+    a<=Tb a>=Tb a~N1 a&N1 a~D1 a&D1 a<=b
+    =N1 a A=N1 a?N1
+    a>N1e5 a=N1.2.3 a=N- a=N+x a=N. a=D2026-11-22 a=NNaN a=NInfinity
+"""
+"""What the last ones have is meant to be numbers and dates (HO-15)."""
+
+
+def test_a_filter_says_which_messages_match() -> None:
     """MM-24, MM-25"""
-    assert Filter.read(expression).matches(PROPERTIES) is matches
+    for expression in ("", " ; ", "name = TJonas", *MATCH.split()):
+        assert Filter.read(expression).matches(PROPERTIES), expression
+    for expression in NO_MATCH.split():
+        assert not Filter.read(expression).matches(PROPERTIES), expression
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "a<=Tb",
-        "a>=Tb",
-        "a~N1",
-        "a&N1",
-        "a~D1",
-        "a&D1",
-        "a<=b",
-        "a",
-        "=N1",
-        "A=N1",
-        "a b=N1",
-        "a?N1",
-        # HO-15: meant to be numbers and dates
-        "a>N1e5",
-        "a=N1.2.3",
-        "a=N-",
-        "a=N+x",
-        "a=N.",
-        "a=D2026-11-22",
-        "a=NNaN",
-        "a=NInfinity",
-        "a=N" + "1" * 65,
-    ],
-)
+@pytest.mark.parametrize("expression", [*REFUSED.split(), "a b=N1", "a=N" + "1" * 65])
 def test_a_filter_which_cannot_be_is_refused_when_it_is_set(expression: str) -> None:
     """MM-24: not when a message arrives"""
     with pytest.raises(ValueError):
