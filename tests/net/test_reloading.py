@@ -8,36 +8,27 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tools.certificates import Authority
 from tests.tools.processes import Launched, Launcher
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 
 LOOPBACK = "interface=127.0.0.1"
 
 
-def openssl_pair(directory: Path, name: str) -> None:
-    """Make ``server.key`` and ``server.pem`` anew, a certificate with the common name ``name``."""
-    made = directory / "made"
-    made.mkdir(exist_ok=True)
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "1", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:gw"),
-            *("-keyout", made / "server.key", "-out", made / "server.pem"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    for file in ("server.key", "server.pem"):
-        os.replace(made / file, directory / file)
+KEY, CERT = "server.key.pem", "server.cert.pem"
+
+
+def new_pair(directory: Path) -> None:
+    """Make a key and its certificate anew, also for an endpoint ``tls:pems``."""
+    pair = Authority(directory).server("server", "gw")
     (directory / "pems").mkdir(exist_ok=True)
-    whole = (directory / "server.key").read_bytes() + (directory / "server.pem").read_bytes()
+    whole = pair.key.read_bytes() + pair.cert.read_bytes()
     (directory / "pems" / "gw.pem").write_bytes(whole)
 
 
@@ -56,11 +47,6 @@ def with_file(
     file = launch.directory / name
     file.write_text(text)
     return twistd(launch, protocol, "-e", f"{at}:{LOOPBACK}", *words), file
-
-
-needs_openssl = pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="needs the command openssl: apt-get install openssl"
-)
 
 
 def context() -> ssl.SSLContext:
@@ -95,22 +81,21 @@ class Session:
 
 
 def der_of(directory: Path) -> bytes:
-    return ssl.PEM_cert_to_DER_cert((directory / "server.pem").read_text())
+    return ssl.PEM_cert_to_DER_cert((directory / CERT).read_text())
 
 
 STRINGS = {
-    "ssl": "ssl:0:privateKey=server.key:certKey=server.pem",
-    "mtls": "mtls:0:privateKey=server.key:certKey=server.pem:verify=none",
+    "ssl": f"ssl:0:privateKey={KEY}:certKey={CERT}",
+    "mtls": f"mtls:0:privateKey={KEY}:certKey={CERT}:verify=none",
     "tls": "tls:pems:0",
 }
 
 
-@needs_openssl
 @pytest.mark.parametrize("kind", ["mtls", "tls"])
 def test_new_hand_shakes_see_the_new_certificate_and_sessions_live_on(
     launch: Launcher, tmp_path: Path, kind: str
 ) -> None:
-    openssl_pair(launch.directory, "old")
+    new_pair(launch.directory)
     old = der_of(launch.directory)
     gateway = twistd(launch, "lumberjack", "-e", f"{STRINGS[kind]}:{LOOPBACK}", "--queue=q")
     port = gateway.port("lumberjack")
@@ -118,7 +103,7 @@ def test_new_hand_shakes_see_the_new_certificate_and_sessions_live_on(
     assert before.certificate() == old
     assert before.send() == b"2A\0\0\0\1"
 
-    openssl_pair(launch.directory, "new")
+    new_pair(launch.directory)
     assert Session(port).certificate() == old, "nobody has asked yet"
     done = launch.run("reload", "q")
     assert (done.returncode, done.stderr) == (0, "")
@@ -127,7 +112,7 @@ def test_new_hand_shakes_see_the_new_certificate_and_sessions_live_on(
     assert after.certificate() == der_of(launch.directory) != old
     assert (before.send(), after.send()) == (b"2A\0\0\0\1", b"2A\0\0\0\1")
 
-    openssl_pair(launch.directory, "newest")
+    new_pair(launch.directory)
     gateway.signal(signal.SIGHUP)
     gateway.line(r"lumberjack: reload: read again: lumberjack: certificates of", nth=2)
     assert Session(port).certificate() == der_of(launch.directory)
@@ -135,21 +120,16 @@ def test_new_hand_shakes_see_the_new_certificate_and_sessions_live_on(
     assert gateway.end() == -signal.SIGTERM
 
 
-def spoiled(here: Path, name: str, nbytes: bytes | None) -> None:
-    """Change one file, or remove it."""
-    (here / name).unlink() if nbytes is None else (here / name).write_bytes(nbytes)
-
-
 BROKEN = {
     "ssl": (
-        "server.key: No such file",
+        f"{KEY}: No such file",
         "is no PEM file with a key and a certificate",
         "Certificate public and private keys do not match",
     ),
     "mtls": (
-        "privateKey: cannot read server.key: No such file",
-        "certKey: nothing usable in server.pem",
-        "server.key is not the key of the certificate in server.pem",
+        f"privateKey: cannot read {KEY}: No such file",
+        f"certKey: nothing usable in {CERT}",
+        f"{KEY} is not the key of the certificate in {CERT}",
     ),
 }
 
@@ -163,24 +143,23 @@ RULES = (
 )
 
 
-@needs_openssl
 @pytest.mark.parametrize("kind", ["mtls", "ssl"])
 def test_a_broken_file_leaves_everything_as_it_was(launch: Launcher, kind: str) -> None:
     here = launch.directory
-    openssl_pair(here, "old")
     (here / "other").mkdir()
-    openssl_pair(here / "other", "other")
+    for place in (here, here / "other"):
+        new_pair(place)
     gateway, rules = with_file(launch, *RULES, at=STRINGS[kind])
     session = Session(gateway.port("lumberjack"))
     old = session.certificate()
-    whole = {name: (here / name).read_bytes() for name in ("server.key", "server.pem")}
+    whole = {name: (here / name).read_bytes() for name in (KEY, CERT)}
     rules.write_text('[[access]]\ndeny = "*"\n')  # this one is good, and must not be taken
-    other = (here / "other" / "server.key").read_bytes()
-    spoils = (("server.key", None), ("server.pem", b"x"), ("server.key", other))
-    for number, (spoil, words) in enumerate(zip(spoils, BROKEN[kind], strict=True), 1):
+    other = (here / "other" / KEY).read_bytes()
+    spoils = ((KEY, None), (CERT, b"x"), (KEY, other))
+    for number, ((spoilt, nbytes), words) in enumerate(zip(spoils, BROKEN[kind], strict=True), 1):
         for name, octets in whole.items():
             (here / name).write_bytes(octets)
-        spoiled(here, *spoil)
+        (here / spoilt).unlink() if nbytes is None else (here / spoilt).write_bytes(nbytes)
         done = launch.run("reload", "q")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("msgproto reload: nothing was changed: lumberjack: ")
