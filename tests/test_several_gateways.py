@@ -18,6 +18,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from twisted.internet.testing import MemoryReactorClock
 
 from tests.tools.certificates import Authority
 from tests.tools.processes import (
@@ -32,6 +33,7 @@ from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration
+from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.spark.landed_table import LandedTable
@@ -269,6 +271,22 @@ def test_a_watchdog_of_another_process_is_not_fed_and_nobody_who_does_not_listen
     server.line("systemd was not told READY=1: .*refused")
     with connected(server.port("lumberjack")) as line:
         assert send(line, b"{}")
+
+
+def test_a_watchdog_is_fed_twice_in_its_time(tmp_path: Path) -> None:
+    """Once in it would be too late whenever the reactor has something else to do."""
+    reactor: Any = MemoryReactorClock()
+    gateway = Gateway(reactor)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.setblocking(False)
+        systemd.bind(name := os.fspath(tmp_path / "notify"))
+        gateway.tellsSystemd({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "10000000"})
+        gateway.startService()
+        reactor.run()
+        assert [systemd.recv(64) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
+        reactor.advance(5)
+        assert systemd.recv(64) == b"WATCHDOG=1"
+        gateway.stopService()
 
 
 # ── queues that no gateway holds ────────────────────────────────────────────────────────────────

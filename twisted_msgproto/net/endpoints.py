@@ -270,8 +270,6 @@ class Held:
                     self._files.append(wanted.where)
                     bound.listen(1)
             else:
-                if not 0 <= wanted.where <= PORT_MOST:
-                    raise OSError(f"a port is at most {PORT_MOST}")
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if reused:
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
