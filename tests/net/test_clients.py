@@ -284,31 +284,11 @@ class ComebackTests(SynchronousTestCase):
         self.assertEqual(client.state, "down")
         self.assertIsNone(client.refusal)
 
-    def test_a_further_attempt_leaves_a_refusal_as_it_is(self) -> None:
-        """HO-11: whoever watches is not told of every attempt."""
-        client = self.client()
-        states: list[str] = []
-        client.watch(states.append)
-        client.refuse()
-        client._attempting()
-        client.refuse("still no")
-        self.assertEqual(states, ["refused"])
-        self.assertEqual(str(client.refusal), "still no")
-        self.failureResultOf(client.ask("x"), Refused)
-
     def test_a_new_session_which_cannot_be_made_as_the_one_before_stands_all_the_same(self) -> None:
         client = self.client()
         client._renew = lambda session: 1 / 0  # type: ignore[method-assign, assignment]
         client.stand()
         self.assertEqual(client.state, "up")
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_a_session_which_cannot_be_ended_in_order_is_left(self) -> None:
-        client = self.client()
-        client.stand()
-        closed = client.close()
-        client.closing.errback(ZeroDivisionError())
-        self.successResultOf(closed)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_it_is_started_again_once_however_it_is_asked_for(self) -> None:
@@ -333,13 +313,6 @@ class ComebackTests(SynchronousTestCase):
             session = client.stand()
             session.asked[0][1].callback("answer")
             self.assertEqual(self.successResultOf(verbs[0]), "answer")
-
-    def test_a_session_which_comes_too_late_is_not_taken(self) -> None:
-        client = self.client()
-        closed = client.close()
-        client.stand()
-        self.successResultOf(closed)
-        self.assertIsNone(client.session)
 
 
 class BackoffTests(SynchronousTestCase):

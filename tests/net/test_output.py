@@ -132,30 +132,6 @@ def test_what_is_written_does_not_change_how_much_one_read_returns__NB_07():
     assert way.transport.bufferSize == 1 << 20
 
 
-def test_who_takes_a_slice_now_and_then_is_served_for_as_long_as_it_takes():
-    """HO-04: progress, not emptiness."""
-    way = Way(seconds=30)
-    way.output.write(bytes(40 * SLICE_BYTES))
-    while way.transport.buffer:
-        way.clock.advance(29)
-        way.transport.take()
-    assert way.stalled == 0
-    assert len(way.transport.arrived) == 40 * SLICE_BYTES
-    assert way.clock.getDelayedCalls() == []
-
-
-def test_who_stops_is_cut_off_after_the_time_and_not_after_twice_of_it():
-    """HO-04: the time runs from the last slice."""
-    way = Way(seconds=30)
-    way.output.write(bytes(4 * SLICE_BYTES))
-    way.clock.advance(20)
-    way.transport.take()
-    way.clock.advance(29)
-    assert way.stalled == 0
-    way.clock.advance(1)
-    assert way.stalled == 1
-
-
 def test_who_writes_goes_on_when_half_of_the_bound_waits__UM_21():
     way = Way(most=4 * SLICE_BYTES)
     way.output.write(bytes(6 * SLICE_BYTES))

@@ -24,52 +24,8 @@ from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.process import count_monotonically
-from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.registry import load
-
-
-class Worker:
-    """Work that takes CPU time of a clock of its own."""
-
-    spent = 0.0
-
-    def outer(self, seconds: float) -> str:
-        self.spent += seconds
-        self.inner(seconds)
-        return "done"
-
-    def inner(self, seconds: float) -> None:
-        self.spent += seconds
-
-    def fails(self) -> None:
-        self.spent += 1.0
-        raise ValueError
-
-
-def watched(seconds: float) -> tuple[Worker, list[Any]]:
-    worker, slow = Worker(), []
-    watch = TurnWatch(seconds, lambda *told: slow.append(told), lambda: worker.spent)
-    watch.measure(worker, "outer", "inner", "fails", peer="192.0.2.1:1", host="192.0.2.1")
-    return worker, slow
-
-
-def test_a_turn_is_told_once_with_all_that_was_called_in_it__NB_07() -> None:
-    """NB-07"""
-    worker, slow = watched(0.05)
-    assert worker.outer(0.025) == "done"
-    assert slow == []
-    worker.outer(0.03)
-    assert slow == [("192.0.2.1:1", "192.0.2.1", pytest.approx(0.06))]
-
-
-def test_a_turn_that_fails_is_told_as_well__NB_07() -> None:
-    worker, slow = watched(0.5)
-    with pytest.raises(ValueError):
-        worker.fails()
-    assert [spent for _, _, spent in slow] == [1.0]
-    worker.inner(0.1)
-    assert len(slow) == 1
 
 
 class Factory(MsgprotoServerFactory):
