@@ -409,7 +409,7 @@ class WhoMayWhat:
         """NB-02: nor is its earlier value, from before a rule forbade it."""
         world = self.world(SafeSink())
         peer = world.join()
-        kept = world.factory.budget.session_memory
+        kept = world.factory.shared.session_memory
         peer.client.setAttribute("place", "here")
         world.pump()
         before = kept.nbytes

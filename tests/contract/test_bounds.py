@@ -114,7 +114,7 @@ class Bounds:
         for peer in peers:
             self.ignore(peer.send(b"x" * octets))
             self.read_a_third(peer, octets)
-        self.assertLessEqual(world.factory.budget.held.held, limit)
+        self.assertLessEqual(world.factory.shared.held.held, limit)
         held_back = [p for p in peers if self.why_unread(p) == "process-held-bytes"]
         self.assertGreaterEqual(len(held_back), 2)
         self.assertNotIn(peers[0], held_back)
@@ -165,7 +165,7 @@ class Bounds:
             self.ignore(peer.send(b"x" * (LARGE_BYTES // 3)))
             self.read_a_third(peer, LARGE_BYTES // 3)
             peer.line.server.deaf = True
-        self.assertGreater(world.factory.budget.held.held, 900_000)
+        self.assertGreater(world.factory.shared.held.held, 900_000)
         return still
 
     @only(*CONNECTED)

@@ -219,8 +219,8 @@ class LateSink:
             else:
                 sink.safe()
             world.wait(1)
-            self.assertEqual(world.factory.budget.waiting, 0)
-            self.assertEqual(world.factory.budget.held.held, 0)
+            self.assertEqual(world.factory.shared.waiting, 0)
+            self.assertEqual(world.factory.shared.held.held, 0)
             self.assertEqual(world.tracebacks, [])
 
     @only(*CONNECTED)

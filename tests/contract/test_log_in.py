@@ -129,7 +129,7 @@ class LogIn:
         told = next(event for event in world.logged if "login" in event["log_format"])
         one = json.loads(line_of(told))
         self.assertEqual((one["event"], one["name"]), ("wrong", "'me'"))
-        [worst] = world.factory.budget.offenders.worst(1)
+        [worst] = world.factory.shared.offenders.worst(1)
         self.assertEqual((worst.address, worst.reason), (ELSEWHERE, "not checked"))
         world.wait(60, 10)
         self.successResultOf(world.log_in(NAME, RIGHT))

@@ -292,7 +292,7 @@ def test_a_factory_takes_no_sink_but_one_that_stores__RD_05(factory: Any, sink: 
     [
         *(("limits", value, (*STORE, *OTHERS)) for value in (3, "drain=4", [], [("drain", 4)])),
         ("clock", 3, (*STORE, *OTHERS)),
-        ("budget", 3, SERVERS),
+        ("shared", 3, SERVERS),
         ("wallClock", 1.7e9, SERVERS),
         *(("portal", value, STORE[2:5]) for value in ("users", 3, [])),
         *(("authoriser", value, STORE[1:5]) for value in ("rules", 3, lambda access: True)),

@@ -107,7 +107,7 @@ class Server(LoggedCase):
         self.assertEqual(transport.producerState, "paused")
         self.sink.safe()
         self.assertEqual(transport.producerState, "producing")
-        self.assertEqual(self.factory.budget.waiting, 0)
+        self.assertEqual(self.factory.shared.waiting, 0)
         self.lose(server)
 
     def test_a_large_compressed_frame_is_decoded_over_several_turns(self):

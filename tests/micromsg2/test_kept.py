@@ -115,7 +115,7 @@ def test_little_is_kept_of_what_stood_in_a_handshake__NB_02() -> None:
 class Kept(Peers):
     def serve(self, *queues: str, **options: Any) -> Any:
         factory = super().serve(*queues, **options)
-        self.every = factory.budget.session_memory
+        self.every = factory.shared.session_memory
         return factory
 
     def bounded(self, limit: int = LIMIT, *queues: str, **limits: int) -> None:
@@ -249,10 +249,10 @@ class Kept(Peers):
             hog.send("a", b"", properties=text)
         good.send("a", b"fine")
         self.assertEqual((hog.is_read, good.is_read), (False, True))
-        self.assertGreater(self.factory.budget.waiting, 1 << 20)
+        self.assertGreater(self.factory.shared.waiting, 1 << 20)
         self.assertLess(self.factory.traffic.nbytes, 64 << 10)  # figures tell what came
         self.sink.release()
-        self.assertEqual((hog.is_read, self.factory.budget.waiting), (True, 0))
+        self.assertEqual((hog.is_read, self.factory.shared.waiting), (True, 0))
 
     def test_what_waits_for_full_queues_counts_with_its_properties__NB_02(self) -> None:
         """NB-02, BK-03."""

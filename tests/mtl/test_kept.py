@@ -26,7 +26,7 @@ from tests.mtl.broker import (
 )
 from tests.tools.memory_zeromq import Network
 from twisted_msgproto.mtl import MtlClientFactory, MtlServerFactory, machine
-from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.net.memory import SharedState
 
 
 def test_a_broker_counts_and_shows_what_was_done__MT_13__MT_14__MT_18__MT_19__MT_21() -> None:
@@ -78,10 +78,10 @@ MANY = {"resources": NAMES, "confirm": FULL}
 NAMES_BYTES = sum(map(len, NAMES))
 
 
-def bounded(limit: float = LIMIT, **options: object) -> tuple[Broker, ByteBudget]:
-    budget = ByteBudget()
-    budget.session_memory.bound(limit)
-    return Broker(every=budget.session_memory, **options), budget  # type: ignore[arg-type]
+def bounded(limit: float = LIMIT, **options: object) -> tuple[Broker, SharedState]:
+    shared = SharedState()
+    shared.session_memory.bound(limit)
+    return Broker(every=shared.session_memory, **options), shared  # type: ignore[arg-type]
 
 
 def fill(broker: Broker) -> bytes:
@@ -99,10 +99,10 @@ def fill(broker: Broker) -> bytes:
 
 def test_leases_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02() -> None:
     """NB-02, MT-11: who keeps more than its share is refused by name; nobody else is."""
-    broker, budget = bounded()
+    broker, shared = bounded()
     hog = fill(broker)
     assert broker.events[-1] == machine.LimitMet(BOUND, "lease")
-    assert LIMIT // 2 < budget.session_memory.nbytes <= LIMIT
+    assert LIMIT // 2 < shared.session_memory.nbytes <= LIMIT
     reader = broker.reader()
     writer = broker.flow("Writer")
     broker.command(writer, *contents(1))
@@ -115,34 +115,34 @@ def test_leases_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02()
 
 def test_a_lease_in_use_counts_until_its_flow_ends__NB_02() -> None:
     """NB-02: whatever ends it."""
-    broker, budget = bounded()
+    broker, shared = bounded()
     one, other = broker.session(), broker.session()
     flows = [broker.connect(broker.lease(peer, "Reader", NAMES)) for peer in (one, other)]
-    each, rest = divmod(budget.session_memory.nbytes, 2)
+    each, rest = divmod(shared.session_memory.nbytes, 2)
     assert each > NAMES_BYTES and not rest
     broker.leave(flows[0])
-    assert budget.session_memory.nbytes == each
+    assert shared.session_memory.nbytes == each
     broker.lease(other, "Writer", NAMES)
     broker.leave(other)
-    assert budget.session_memory.nbytes == 2 * each
+    assert shared.session_memory.nbytes == 2 * each
     broker.leave(flows[1])
     assert broker.ask(one, "Profile", {"profile": "test"})[0] == 200
-    assert (budget.session_memory.nbytes, budget.session_memory.sessions) == (0, 0)
+    assert (shared.session_memory.nbytes, shared.session_memory.sessions) == (0, 0)
 
 
 def test_what_a_reader_has_summoned_counts__NB_02() -> None:
     """NB-02, MT-16: what is one too many gets a 400; what was dismissed counts no more."""
-    broker, budget = bounded()
+    broker, shared = bounded()
     good = broker.reader("b")
     more = broker.connect(broker.lease(broker.session(), "Reader", ()))
     summons = [Summon(10 + number, name) for number, name in enumerate(NAMES[:100])]
-    before = budget.session_memory.nbytes
+    before = shared.session_memory.nbytes
     assert broker.command(more, *summons[:9]) == [
         Response(each.sequence, 200) for each in summons[:9]
     ]
-    assert budget.session_memory.nbytes > before + 9 * len(NAMES[0])
+    assert shared.session_memory.nbytes > before + 9 * len(NAMES[0])
     fill(broker)
-    budget.session_memory.bound(1)
+    shared.session_memory.bound(1)
     answers = broker.command(more, *summons[9:])
     assert answers == [Response(each.sequence, 400) for each in summons[9:]]
     assert broker.events[-1] == machine.LimitMet(BOUND, "resource")
@@ -150,29 +150,29 @@ def test_what_a_reader_has_summoned_counts__NB_02() -> None:
         Response(3, 200),
         Response(4, 200),
     ]
-    full = budget.session_memory.nbytes
+    full = shared.session_memory.nbytes
     broker.command(more, *(Dismiss(200 + n, one.resource) for n, one in enumerate(summons[:9])))
-    assert full - budget.session_memory.nbytes > 9 * len(NAMES[0])
+    assert full - shared.session_memory.nbytes > 9 * len(NAMES[0])
 
 
 @pytest.mark.parametrize("crowded", [False, True])
 def test_names_of_a_writer_count_and_have_a_bound__NB_02(crowded: bool) -> None:
     """NB-02, MT-18, MT-29: its contents are accepted all the same."""
-    broker, budget = bounded(LIMIT if crowded else 100 * LIMIT)
+    broker, shared = bounded(LIMIT if crowded else 100 * LIMIT)
     writer = broker.connect(broker.lease(broker.session("ingest"), "Writer", ()))
-    before = budget.session_memory.nbytes
+    before = shared.session_memory.nbytes
     broker.command(writer, *contents(1, resource=NAMES[0]))
-    each = budget.session_memory.nbytes - before
+    each = shared.session_memory.nbytes - before
     assert each > len(NAMES[0])
     if crowded:
         fill(broker)
-        budget.session_memory.bound(1)
-        before = budget.session_memory.nbytes
+        shared.session_memory.bound(1)
+        before = shared.session_memory.nbytes
     for number in range(2, 3000):
         name = f"{number:05}" + NAMES[0][5:]
         assert broker.command(writer, Content(number, name)) == []
         assert broker.events[-1].resources == [name]  # type: ignore[union-attr]
-    assert budget.session_memory.nbytes - before <= (8 << 10 if crowded else 1024 * each)
+    assert shared.session_memory.nbytes - before <= (8 << 10 if crowded else 1024 * each)
 
 
 STEPS = st.lists(
@@ -189,7 +189,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_whatever_happens_nothing_is_kept_in_the_end__NB_02(steps: list[tuple[str, int]]) -> None:
     """NB-02: nothing stays counted, and nothing is taken off twice."""
-    broker, budget = bounded(5000)
+    broker, shared = bounded(5000)
     sessions = [broker.session() for _ in range(4)]
     numbers = itertools.count(5)
     tokens: list[str] = []
@@ -213,17 +213,17 @@ def test_whatever_happens_nothing_is_kept_in_the_end__NB_02(steps: list[tuple[st
             case "summon" | "dismiss" | "write" if flows:
                 kind = {"summon": Summon, "dismiss": Dismiss, "write": Content}[step]
                 broker.command(flows[which % len(flows)], kind(next(numbers), name))
-        assert budget.session_memory.nbytes >= 0
+        assert shared.session_memory.nbytes >= 0
     broker.collect(broker.server.lost(broker.now))
-    assert (budget.session_memory.nbytes, budget.session_memory.sessions) == (0, 0)
+    assert (shared.session_memory.nbytes, shared.session_memory.sessions) == (0, 0)
 
 
 def test_the_gateway_s_bound_is_that_of_its_process__NB_02() -> None:
     """NB-02: and the operator is told who was refused for it."""
-    clock, budget = Clock(), ByteBudget()
+    clock, shared = Clock(), SharedState()
     network = Network(clock)
     factory = MtlServerFactory(
-        clock=clock, budget=budget, limits={BOUND: 1}, sockets=network.sockets()
+        clock=clock, shared=shared, limits={BOUND: 1}, sockets=network.sockets()
     )
     factory.listen(["tcp://127.0.0.1:5049"], "tcp://127.0.0.1:5050")
     made = MtlClientFactory(clock=clock, sockets=network.sockets())
@@ -234,7 +234,7 @@ def test_the_gateway_s_bound_is_that_of_its_process__NB_02() -> None:
     for one in asked:
         one.addErrback(lambda failure: None)
     clock.pump([0] * 300)
-    assert budget.session_memory.limit == 1
+    assert shared.session_memory.limit == 1
     assert factory.counters[f"turned_away:{BOUND}"] > 0
     client.abort()
     factory.drain()

@@ -15,7 +15,7 @@ from tests.mtl.cases import needs_linux
 from tests.mtl.test_connections import accepted, closed, disconnected
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
-from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.net.memory import SharedState
 
 FRAME = 100_000
 LARGEST = 2 * FRAME + 65_536
@@ -309,10 +309,10 @@ LIMIT = 1_000_000
 @pytest.fixture
 def worlds() -> Iterator[tuple[World, World]]:
     """Two ROUTERs of one process."""
-    clock, budget = Clock(), ByteBudget()
-    budget.held.bound(2 * LIMIT)
-    every = unfinished.EveryUnfinished.of(budget, clock)
-    assert unfinished.EveryUnfinished.of(budget, clock) is every
+    clock, shared = Clock(), SharedState()
+    shared.held.bound(2 * LIMIT)
+    every = unfinished.EveryUnfinished.of(shared, clock)
+    assert unfinished.EveryUnfinished.of(shared, clock) is every
     both = World(every, clock), World(every, clock)
     yield both
     both[0].unfinished.shutdown()
@@ -448,14 +448,14 @@ class Given:
 
     def __init__(self, limit: float = 64 * MIB) -> None:
         self.clock = Clock()
-        self.budget = ByteBudget()
-        self.ledger = self.budget.held
+        self.shared = SharedState()
+        self.ledger = self.shared.held
         self.ledger.bound(limit)
         self.backlogs: dict[bytes, unfinished.Backlog] = {}
         self.acknowledged: dict[int, int] = {}
         self.cut: list[bytes] = []
         self.every = unfinished.SendBacklogs(
-            self.clock, self.budget, self.backlogs, self._cut, self._bytes
+            self.clock, self.shared, self.backlogs, self._cut, self._bytes
         )
         self._number = 100
 

@@ -27,7 +27,7 @@ from twisted_msgproto.net.counters import (
     quantile,
     since,
 )
-from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.net.memory import SharedState
 from twisted_msgproto.net.site.metrics import exposition
 from twisted_msgproto.net.site.queue_figures import shown_bridge
 from twisted_msgproto.net.site.service import drawings
@@ -204,7 +204,7 @@ OFFENDERS_MAX, SILENT_SECONDS = 1000, 30.0
 
 
 def test_an_address_and_a_reason_are_counted_together_and_networks_of_ipv6_are_one() -> None:
-    offenders = ByteBudget().offenders
+    offenders = SharedState().offenders
     for host in ("192.0.2.7", "192.0.2.7", "2001:db8::1", "2001:db8::2", "127.0.0.1", ""):
         offenders.note("umq", host, "version", 5.0)
     offenders.note("mtl", "192.0.2.7", "version", 9.0)
@@ -219,7 +219,7 @@ def test_an_address_and_a_reason_are_counted_together_and_networks_of_ipv6_are_o
 
 
 def test_many_addresses_displace_the_silent_ones_and_what_is_forgotten_is_counted() -> None:
-    offenders = ByteBudget().offenders
+    offenders = SharedState().offenders
     for number in range(OFFENDERS_MAX + 10):
         offenders.note("umq", f"10.0.{number >> 8}.{number & 255}", "version", 0.0)
         offenders.note("umq", "192.0.2.7", "version", 0.0)

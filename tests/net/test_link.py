@@ -235,20 +235,20 @@ class Edges(LinkCase):
         ):
             sink = Sink(held=True)
             server, transport = self.link(sink)
-            budget = self.factory.budget
-            budget.limit = 100_000
+            shared = self.factory.shared
+            shared.limit = 100_000
             server.dataReceived(b"x" * 1000 + b"\n")
-            budget.waiting, budget.senders = others * 1000 + 3000, senders
+            shared.waiting, shared.senders = others * 1000 + 3000, senders
             server.dataReceived(b"x" * (own * 1000 - 5000) + b"\n")
             why = "process-unsafe-bytes" if paused else None
             self.assertEqual(server.snapshot()["not_read_because"], why, (others, senders, own))
-            budget.waiting = 53_001
+            shared.waiting = 53_001
             sink.waiting[0].callback(None)
             self.assertEqual(server.reading, not paused)
-            budget.waiting = own * 1000 + 47_000
+            shared.waiting = own * 1000 + 47_000
             sink.waiting[1].callback(None)
             self.assertEqual((server.reading, transport.producerState), (True, "producing"))
-            self.assertEqual(budget.senders, senders - 1)
+            self.assertEqual(shared.senders, senders - 1)
             self.lose()
 
     def test_only_some_faults_mean_that_the_peer_did_not_answer_in_time(self) -> None:
@@ -323,7 +323,7 @@ class Edges(LinkCase):
         self.assertEqual(transport.producerState, "paused")
         sink = Sink(held=True)
         server, transport = self.link(sink)
-        self.factory.budget.limit = 3
+        self.factory.shared.limit = 3
         server.dataReceived(b"abcd\n")
         self.lose()
         sink.waiting[0].callback(None)
@@ -352,7 +352,7 @@ class Edges(LinkCase):
         self.assertTrue(server.owes)
         sink.waiting[0].callback(None)
         self.assertFalse(server.owes)
-        self.factory.budget.held.uncounted = 0
+        self.factory.shared.held.uncounted = 0
         server.dataReceived(b"b")
         self.assertTrue(server.owes)
         server.dataReceived(b"\n")

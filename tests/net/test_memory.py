@@ -19,7 +19,7 @@ from twisted.internet.testing import MemoryReactorClock
 from tests.tools.processes import PROJECT
 from twisted_msgproto.core.session_memory import MemoryShare, SessionMemory
 from twisted_msgproto.net import gateway
-from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.net.memory import SharedState
 
 LATE_SECONDS, LOOK_SECONDS = 3.0, 0.25
 MIN_RATE = 16 << 10  # bytes a second that a peer must bring at least
@@ -35,7 +35,7 @@ class World:
 
     def __init__(self, limit: float = LIMIT) -> None:
         self.clock = Clock()
-        self.ledger = ByteBudget().held
+        self.ledger = SharedState().held
         self.ledger.clock = self.clock
         self.ledger.limit = limit
         self.peers: list[Peer] = []
@@ -428,16 +428,16 @@ def test_a_crowd_that_holds_all_memory_costs_each_read_next_to_nothing__NB_07() 
     assert Asked.asked <= crowd * 4 * LATE_SECONDS / LOOK_SECONDS
 
 
-# ── the shared budget ───────────────────────────────────────────────────────────────────────────
+# ── what servers share ───────────────────────────────────────────────────────────────────────────
 
 
 def test_the_smallest_limits_of_all_servers_hold():
-    budget, clock = ByteBudget(), Clock()
-    budget.bound(1000, 100, 50, clock)
-    budget.bound(2000, 200, 40, clock)
-    budget.bound(3000, 300, 60, clock)
-    assert (budget.limit, budget.held.limit, budget.held.min_rate) == (1000, 100, 40)
-    assert budget.held.clock is clock
+    shared, clock = SharedState(), Clock()
+    shared.bound(1000, 100, 50, clock)
+    shared.bound(2000, 200, 40, clock)
+    shared.bound(3000, 300, 60, clock)
+    assert (shared.limit, shared.held.limit, shared.held.min_rate) == (1000, 100, 40)
+    assert shared.held.clock is clock
 
 
 # ── what sessions keep for their peers has one bound for all of ─────────────────────────────────
@@ -585,7 +585,7 @@ def test_a_gateway_gives_memory_back_once_a_flood_has_passed__RD_58(
     monkeypatch.setattr(gateway, "keep_freed_memory", lambda: None)
     service.startService()
     world = World()
-    world.ledger = service.budget.held
+    world.ledger = service.shared.held
     peer = world.peer()
     peer.hold(flood)
     clock.advance(100)

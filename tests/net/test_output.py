@@ -21,7 +21,7 @@ from twisted.trial.unittest import TestCase
 from tests.tools.certificates import Authority
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
 from twisted_msgproto.net.deferreds import Tickets
-from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.net.memory import SharedState
 from twisted_msgproto.net.tls import tls_with
 from twisted_msgproto.net.wires.stream import Output, flushing_write
 
@@ -230,7 +230,7 @@ def test_one_for_whom_too_much_waits_is_said_to_stall_once__NB_02():
 
 
 def test_what_waits_is_held_until_it_is_taken_or_the_peer_is_gone__NB_02():
-    ledger = ByteBudget().held
+    ledger = SharedState().held
     way = Way(ledger=ledger)
     way.output.write(bytes(3 * SLICE_BYTES))
     assert ledger.held == 2 * SLICE_BYTES  # a slice is with the transport
@@ -245,7 +245,7 @@ def test_what_waits_is_held_until_it_is_taken_or_the_peer_is_gone__NB_02():
 def test_who_takes_nothing_while_memory_is_short_is_late_and_cut_off__NB_02():
     """A peer that takes a slice now and then is not late, however long all of it takes."""
     for takes in (False, True):
-        ledger = ByteBudget().held
+        ledger = SharedState().held
         ledger.bound(5 * SLICE_BYTES)
         way = Way(ledger=ledger)
         way.output.write(bytes(4 * SLICE_BYTES))  # three of them wait

@@ -254,7 +254,7 @@ def one_more(served: Served) -> Any:
 def test_what_waits_for_a_paused_connection_counts_for_the_process__NB_02(tmp_path: Path) -> None:
     """NB-02: 10,000 of them held up to 64 KiB each, and nobody counted that."""
     served, link, sink = paused(tmp_path)
-    ledger = link.factory.budget.held
+    ledger = link.factory.shared.held
     assert 40_000 < ledger.held < 61 * len(EVENT) + 100
     while len(sink.bodies) < 60 or not link.reading:
         for waiting in sink.waiting:
@@ -268,7 +268,7 @@ def test_what_waits_for_a_paused_connection_counts_for_the_process__NB_02(tmp_pa
 def test_whom_we_do_not_read_is_not_late_for_what_waits__NB_02(tmp_path: Path) -> None:
     """NB-02: the peer that stands still is cut off, and not the one that waits for our disk."""
     served, link, _ = paused(tmp_path)
-    ledger = link.factory.budget.held
+    ledger = link.factory.shared.held
     ledger.limit = ledger.held + 100_000
     stands = Another()
     ledger.hold(stands, 1, served.clock.seconds())
@@ -282,7 +282,7 @@ def test_whom_we_do_not_read_is_not_late_for_what_waits__NB_02(tmp_path: Path) -
 def test_all_whom_the_disk_kept_waiting_go_on_though_memory_is_short__NB_02(tmp_path: Path) -> None:
     """NB-02: what waits for them is above three quarters of the limit, and nobody is cut off."""
     served, first, sink = paused(tmp_path)
-    ledger = first.factory.budget.held
+    ledger = first.factory.shared.held
     ledger.limit = 8 * ledger.held + 1
     links = [first, *(one_more(served) for _ in range(7))]
     assert ledger.held > 0.75 * ledger.limit

@@ -449,7 +449,7 @@ class Edges(SynchronousTestCase):
             with capturedLogs() as logged:
                 connection.dataReceived(octets)
             self.assertEqual([formatEvent(event) for event in logged], [f"192.0.2.7:7: {text}"])
-            [worst] = connection.factory.sessions.budget.offenders.worst(9)
+            [worst] = connection.factory.sessions.shared.offenders.worst(9)
             self.assertEqual((worst.address, worst.reason), ("192.0.2.7", reason))
             lose(connection)
         connection, transport, _ = server(upgrade=False, origins=["http://evil.example"])

@@ -1,6 +1,6 @@
 """The protocols of the simulated world, alone and together, and the bugs it must catch.
 
-Where several are together, over one queue and one budget, each part is the adapter of one protocol,
+Where several are together, over one queue and one state, each part is the adapter of one protocol,
 with a server and a client of its own and its share of the world's events.
 """
 
@@ -20,7 +20,7 @@ from tests.sim.mtl import MTL_BUGS, Mtl
 from tests.sim.sabc import SABC_BUGS, Sabc
 from tests.sim.umq import UMQ_BUGS, Umq
 from tests.sim.world import Adapter, Client, Way, World, count_each_byte, in_order
-from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.net.memory import SharedState
 
 CLIENTS = 3
 
@@ -48,9 +48,9 @@ class Part:
 
 
 class Together:
-    def __init__(self, factories: list[Any], budget: ByteBudget) -> None:
+    def __init__(self, factories: list[Any], shared: SharedState) -> None:
         self._factories = factories
-        self.budget = budget
+        self.shared = shared
 
     @property
     def counters(self) -> dict[str, int]:
@@ -106,11 +106,11 @@ class Mixed:
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Together:
         if not self._parts:
             self._divide(world)
-        world.budget = ByteBudget()
+        world.shared = SharedState()
         for part in self._parts:
             part.factory = part.adapter.make_server(part, sink, clock)  # type: ignore[arg-type]
-        count_each_byte(world.budget.held)
-        return Together([part.factory for part in self._parts], world.budget)
+        count_each_byte(world.shared.held)
+        return Together([part.factory for part in self._parts], world.shared)
 
     def make_client(self, world: World, bodies: list[bytes]) -> Crowd:
         return Crowd([part.adapter.make_client(part, part.bodies) for part in self._parts])  # type: ignore[arg-type]

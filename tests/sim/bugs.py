@@ -142,7 +142,7 @@ def bytes_stay_counted() -> AbstractContextManager[object]:
 
     def keeping(self: SessionLink, result: Any, *counted: Any) -> None:
         if isinstance(result, Failure):
-            self.factory.budget.waiting += 1
+            self.factory.shared.waiting += 1
         finished(self, result, *counted)
 
     return mock.patch.object(SessionLink, "_delivered", keeping)

@@ -170,7 +170,7 @@ class Lumberjack:
             limits=limits,
             clock=clock,
             wallClock=clock.wall,
-            budget=world.budget,
+            shared=world.shared,
         )
 
     def make_client(self, world: World, bodies: list[bytes]) -> Any:

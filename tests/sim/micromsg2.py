@@ -392,7 +392,7 @@ class MicroMsg2:
             },
             clock=clock,
             wallClock=clock.wall,
-            budget=world.budget,
+            shared=world.shared,
         )
         factory.protocol = Server  # type: ignore[assignment]
         factory.before = self._before  # type: ignore[attr-defined]

@@ -336,7 +336,7 @@ class Mtl:
             clock=clock,
             limits={"unsafe-bytes": world.source.choice((500, 64 << 20)), "drain": 100.0},
             wallClock=clock.wall,
-            budget=world.budget,
+            shared=world.shared,
             random=world.source.randbytes,
             sockets=lambda clock: SimulatedSockets(world, clock),
         )

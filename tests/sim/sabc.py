@@ -122,7 +122,7 @@ class Sabc:
             limits=limits,
             clock=clock,
             wallClock=clock.wall,
-            budget=world.budget,
+            shared=world.shared,
             newSessionId=lambda: f"session-{world.source.random()}",
         )
 

@@ -129,7 +129,7 @@ class Umq:
             "websocket-upgrade-seconds": PATIENCE["hello-seconds"],
         }
         return UmqServerFactory(
-            sink, limits=limits, clock=clock, wallClock=clock.wall, budget=world.budget
+            sink, limits=limits, clock=clock, wallClock=clock.wall, shared=world.shared
         )
 
     def make_client(self, world: World, bodies: list[bytes]) -> Any:

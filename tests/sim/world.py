@@ -34,7 +34,7 @@ from tests.sim.clock import HeapClock, Pipe, ProcessClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, Consumer, GatewayProcess, rows_of
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.net.memory import ByteBudget, Ledger
+from twisted_msgproto.net.memory import Ledger, SharedState
 from twisted_msgproto.net.wires.stream import Output
 from twisted_msgproto.queue import QueueReader
 
@@ -167,7 +167,7 @@ class World:
         self.clock = HeapClock()
         self.disk = SimulatedDisk()
         self.gateway: GatewayProcess | None = None
-        self.budget: ByteBudget | None = None  # one for each server
+        self.shared: SharedState | None = None  # one for each server
         self.client_clock = ProcessClock(self.clock)
         self.pipes: list[Pipe] = []
         self.crashes = 0
@@ -272,8 +272,8 @@ class World:
             self._check()
         if not drained.called or self.gateway.factory.liveConnections:
             raise Violation("connections are left over")
-        if self.gateway.factory.budget.waiting:
-            raise Violation(f"{self.gateway.factory.budget.waiting} bytes wait for the sink still")
+        if self.gateway.factory.shared.waiting:
+            raise Violation(f"{self.gateway.factory.shared.waiting} bytes wait for the sink still")
         left = client_clock.waiting() + self.gateway.clock.waiting()
         if left:
             raise Violation(f"timers are left over: {[call.call for call in left]}")
@@ -364,7 +364,7 @@ class World:
             if faults:
                 raise Violation(f"the server reports faults: {self.gateway.factory.counters}")
             connections = self.gateway.factory.liveConnections
-            check_accounts(self.gateway.factory.budget.held, connections, self._wrong)
+            check_accounts(self.gateway.factory.shared.held, connections, self._wrong)
             for connection in connections:
                 link = getattr(connection, "link", None)  # MTL's sessions share one
                 if link is not None and link._unsafeBytes > link.factory.unsafe_bytes_max:

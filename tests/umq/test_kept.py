@@ -13,7 +13,7 @@ from zope.interface import implementer
 from tests.umq.pairs import Echo, Pair, Pairs, feed, server, told
 from twisted_msgproto.core.errors import LimitExceeded, QueueError, Refused
 from twisted_msgproto.net import IMessageSink
-from twisted_msgproto.net.memory import ByteBudget
+from twisted_msgproto.net.memory import SharedState
 from twisted_msgproto.testing import HeldSink, SafeSink
 from twisted_msgproto.umq import (
     AttachmentLost,
@@ -57,7 +57,7 @@ class Sessions(TestCase):
     """NB-02: sessions of several servers of one process, with applications that answer late."""
 
     def setUp(self):
-        self.clock, self.budget = Clock(), ByteBudget()
+        self.clock, self.shared = Clock(), SharedState()
         self.pairs, self.late = [], []
         self.methods = MethodRegistry()
         self.methods.register(self.wait, name="wait")
@@ -71,7 +71,7 @@ class Sessions(TestCase):
         factory = UmqServerFactory(
             limits={"process-session-bytes": LIMIT, **changes},
             methods=methods or self.methods,
-            budget=self.budget,
+            shared=self.shared,
             clock=self.clock,
         )
         self.pairs.append(Pair(factory, clock=self.clock))
@@ -173,7 +173,7 @@ class Sessions(TestCase):
                 return decisions[-1]
 
         factory = UmqServerFactory(
-            limits={"process-session-bytes": LIMIT}, budget=self.budget, clock=self.clock
+            limits={"process-session-bytes": LIMIT}, shared=self.shared, clock=self.clock
         )
         factory.protocol = Slow
         crowd = [Pair(factory, clock=self.clock, connect=False) for _ in range(4)]

@@ -136,7 +136,7 @@ class Topics(Pairs):
             )
             self.assertEqual(subscription.ended, last == "close")
             both.cut()
-            self.assertEqual(both.server_factory.budget.session_memory.nbytes, 0)
+            self.assertEqual(both.server_factory.shared.session_memory.nbytes, 0)
 
     def test_what_waits_weighs_its_attachments_too(self):
         """UM-21: 32 that are empty take more than their update."""

@@ -30,7 +30,7 @@ from ..core.session_memory import SESSION_LIMIT
 from .authorising import Authoriser
 from .counters import Counters, Traffic
 from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
-from .memory import MIN_RATE, ByteBudget, Ledger
+from .memory import MIN_RATE, Ledger, SharedState
 from .peers import CROWDED, Eviction
 from .sink import MessageSink
 from .turns import TurnWatch
@@ -174,16 +174,16 @@ class SessionFactory:
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
     ) -> None:
         """Make a factory.
 
         ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
         ``callLater()``; the global reactor if None.  ``wallClock`` returns ``received_at`` (seconds
-        since 1970-01-01 UTC).  ``budget`` is shared by the servers of a process.
+        since 1970-01-01 UTC).  ``shared`` is what the servers of a process have in common.
 
         Raises ConfigurationError for a limit that does not exist or makes no sense, TypeError for
-        what is no sink, no limits, no clock or no budget.
+        what is no sink, no limits, no clock or no SharedState.
         """
         if clock is None:
             from twisted.internet import reactor as clock
@@ -193,7 +193,7 @@ class SessionFactory:
         expect("limits", limits, "a mapping of names", isinstance(limits, Mapping | None))
         expect("clock", clock, "an object with a method callLater", timing)
         expect("wallClock", wallClock, "a function", callable(wallClock))
-        expect("budget", budget, "a ByteBudget", isinstance(budget, ByteBudget | None))
+        expect("shared", shared, "a SharedState", isinstance(shared, SharedState | None))
         self.sink = sink
         self.limits: Limits = (
             limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
@@ -203,15 +203,15 @@ class SessionFactory:
         real = IReactorCore.providedBy(clock)
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
         self.wallClock = wallClock
-        self.budget: ByteBudget = ByteBudget() if budget is None else budget
-        self.budget.bound(
+        self.shared: SharedState = SharedState() if shared is None else shared
+        self.shared.bound(
             self.limits["process-unsafe-bytes"],
             self.limits.get("process-held-bytes", inf),
             self.limits.get("min-rate", MIN_RATE),
             clock,
         )
         self.unsafe_bytes_max = self.limits.get("unsafe-bytes", inf)
-        self.budget.session_memory.bound(self.limits.get(SESSION_LIMIT, inf))
+        self.shared.session_memory.bound(self.limits.get(SESSION_LIMIT, inf))
         self.sessionNames: Iterator[str] = session_names(self.protocolName, wallClock())
         self.counters: Counters = Counters()
         self.traffic: Traffic = Traffic(clock.seconds)
@@ -235,7 +235,7 @@ class SessionFactory:
     @property
     def peerLog(self) -> PeerLog:
         """Return the front of the log for what peers do; all servers of a process share it."""
-        return self.budget.peer_log
+        return self.shared.peer_log
 
     def writeOf(
         self,
@@ -251,7 +251,7 @@ class SessionFactory:
         """Log what the peer at ``host`` did; lines of one address are summed up."""
         now = self.clock.seconds()
         if topic is FAULTS or topic is LOGINS:
-            self.budget.offenders.note(self.protocolName, host, reason, now)
+            self.shared.offenders.note(self.protocolName, host, reason, now)
         self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
 
     def watchTurns(self, seconds: float) -> TurnWatch:
@@ -324,7 +324,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
         authoriser: Authoriser | None = None,
     ) -> None:
         """Make a factory as :class:`SessionFactory` does; ``authoriser`` is an
@@ -333,7 +333,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         Raises ConfigurationError if the sessions of this factory would not ask the authoriser, and
         TypeError if it is none.
         """
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
         if authoriser is not None:
             asks = callable(getattr(authoriser, "allows", None))
             expect("authoriser", authoriser, "an object with a method allows", asks)
@@ -342,7 +342,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
                     f"{self.protocolName} does not ask who may what: it cannot run with rules"
                 )
             self.authoriser = authoriser
-        self.outputLedger: Ledger = self.budget.held
+        self.outputLedger: Ledger = self.shared.held
         self.peerLog.clock = self.clock
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The servers of one process share a gateway: a sink, a budget, and the services that run them.
+"""A gateway has what the servers of one process share: a sink, and the services that run them.
 
 One protocol's ``makeService`` makes a gateway of one server; ``twistd msgproto`` makes one gateway
 of many.  Either way a protocol only says how its factory is made and where it listens.
@@ -31,7 +31,7 @@ from .counters import FlowHistory
 from .endpoints import TLS_KINDS, Held, ServedEndpoint, exposure, kind_of
 from .factory import MsgprotoServerFactory, peer_name
 from .logs import JsonLog, twistd_observer
-from .memory import ByteBudget
+from .memory import SharedState
 from .options import ServerOptions
 from .process import (
     KEPT_BYTES,
@@ -82,7 +82,7 @@ class Gateway(MultiService):
     Attributes:
         reactor: where all of it runs.
         sink: what all servers put their batches into, or None.
-        budget: the bytes of all connections that wait for the sink.
+        shared: what its servers share: bounds of memory, and who offends.
         factories: the server factories, for the status page.
         namespaces: the queues that several of its servers share.
         rereads: what else than its services reads files again when it is reloaded.
@@ -108,7 +108,7 @@ class Gateway(MultiService):
         self._title = title
         self._unopened: tuple[str, DurableSink] | None = None
         self.sink: MessageSink | None = None
-        self.budget: ByteBudget = ByteBudget()
+        self.shared: SharedState = SharedState()
         self._floods = LoopingCall(self._lookForFlood)
         self.factories: list[MsgprotoServerFactory] = []
         self._observer: JsonLog | None = None
@@ -169,7 +169,7 @@ class Gateway(MultiService):
                 self.sinkOf(options),
                 limits=options["limits"],
                 clock=self.reactor,
-                budget=self.budget,
+                shared=self.shared,
                 **settings,
             )
         except MsgprotoError:
@@ -290,7 +290,7 @@ class Gateway(MultiService):
             self.flow.start()
 
     def _lookForFlood(self) -> None:
-        held = self.budget.held
+        held = self.shared.held
         if held.most > KEPT_BYTES and held.held < held.most / 2:
             held.most = held.held
             self.reactor.callInThread(give_back_memory)

@@ -484,12 +484,12 @@ class Link:
         now = self._now()
         if self._pausedFor:
             if self._held:
-                self.factory.budget.held.paused(self, now)
+                self.factory.shared.held.paused(self, now)
             self._follow(self.machine.paused(now))
             self._lookUnfinished()
         else:
             if self._held:
-                self.factory.budget.held.resumed(self, now)
+                self.factory.shared.held.resumed(self, now)
             self._follow(self.machine.resumed(now))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
@@ -604,13 +604,13 @@ class Link:
         self._abort()
 
     def _hold(self, nbytes: int) -> None:
-        if nbytes <= self.factory.budget.held.uncounted:
+        if nbytes <= self.factory.shared.held.uncounted:
             nbytes = 0
         if nbytes != self._held:
             if nbytes > self._held:
                 self._grown_at = self._now()
             self._held = nbytes
-            self.factory.budget.held.hold(self, nbytes, self._now(), objects=self.machine.objects)
+            self.factory.shared.held.hold(self, nbytes, self._now(), objects=self.machine.objects)
 
     def _end(self, fault: bool) -> None:
         self._ended = self._inputIgnored = True
@@ -643,7 +643,7 @@ class Link:
         self._resumption = self._handshake = self._timer = None
         self._hold(0)
         factory = self.factory
-        factory.budget.paused.pop(self, None)
+        factory.shared.paused.pop(self, None)
         factory.counters.leave(self)
         factory.connectionClosed(self.protocol, reason)
         for event in events:

@@ -1,8 +1,9 @@
 """What peers make this process hold, of all protocols and connections; nothing is dropped for it.
 
-Bytes that wait for the sink can wait for better times: above the bound in :class:`ByteBudget` those
-with more than their share are not read.  Unfinished messages and unread output cannot, because only
-the peer can finish or read them: with :class:`Ledger` progress decides who keeps its place.
+Bytes that wait for the sink can wait for better times: above the bound in :class:`SharedState`
+those with more than their share are not read.  Unfinished messages and unread output cannot,
+because only the peer can finish or read them: with :class:`Ledger` progress decides who keeps its
+place.
 """
 
 from __future__ import annotations
@@ -366,8 +367,8 @@ class Ledger:
                 heappop(turns)
 
 
-class ByteBudget:
-    """What all connections of a process have in common: the bounds of memory, and who offends.
+class SharedState:
+    """What all servers of a process share: the bounds of memory, and who offends.
 
     Attributes:
         limit: bytes that may wait for the sink.  Above it connections with more than their share
@@ -379,7 +380,7 @@ class ByteBudget:
         session_memory: what sessions keep for their peers for longer than a message.
         peer_log: what peers do is logged through it, whichever server they came to.
         offenders: the addresses whose peers broke their protocol or failed to log in.
-        shared: what servers of one kind share, by its class.
+        by_kind: what servers of one kind share, by its class.
     """
 
     def __init__(self) -> None:
@@ -391,7 +392,7 @@ class ByteBudget:
         self.session_memory: SessionMemory = SessionMemory()
         self.peer_log: PeerLog = PeerLog()
         self.offenders: Offenders = Offenders()
-        self.shared: dict[type, Any] = {}
+        self.by_kind: dict[type, Any] = {}
 
     def bound(self, waiting: float, held: float, min_rate: float, clock: Clock) -> None:
         """One of the servers of this process has these limits; the smallest of all hold.

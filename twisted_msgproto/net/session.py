@@ -441,14 +441,14 @@ class SessionLink(OrderlyLink):
             self._safe(position)  # at once, without a callback
             return
         nbytes = batch.nbytes + batch.weight + BATCH_WEIGHT_BYTES
-        budget = factory.budget
+        shared = factory.shared
         if not self._unsafeBatches:
-            budget.senders += 1
+            shared.senders += 1
         self._unsafeBytes += nbytes
         self._unsafeBatches += 1
-        budget.waiting += nbytes
-        if budget.waiting > budget.limit and self._unsafeBytes > budget.limit / budget.senders:
-            budget.paused[self] = None
+        shared.waiting += nbytes
+        if shared.waiting > shared.limit and self._unsafeBytes > shared.limit / shared.senders:
+            shared.paused[self] = None
             self.pauseReading("process-unsafe-bytes")
         if self._unsafeBytes > factory.unsafe_bytes_max:
             self.pauseReading("connection-bytes")
@@ -456,17 +456,17 @@ class SessionLink(OrderlyLink):
 
     def _delivered(self, result: Any, nbytes: int, position: Any, count: int, began: float) -> None:
         factory = self.factory
-        budget = factory.budget
+        shared = factory.shared
         self._unsafeBytes -= nbytes
         self._unsafeBatches -= 1
         if not self._unsafeBatches:
-            budget.senders -= 1
-        budget.waiting -= nbytes
+            shared.senders -= 1
+        shared.waiting -= nbytes
         failed = isinstance(result, Failure)
         if failed:  # first: what is read on would be stored behind a gap
             self._notSafe(position, result)
-        if budget.paused and budget.waiting <= budget.limit // 2:
-            paused, budget.paused = budget.paused, {}
+        if shared.paused and shared.waiting <= shared.limit // 2:
+            paused, shared.paused = shared.paused, {}
             for link in paused:
                 link.resumeReading("process-unsafe-bytes")
         if self._unsafeBytes <= factory.unsafe_bytes_max // 2:

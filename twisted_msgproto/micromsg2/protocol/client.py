@@ -31,7 +31,7 @@ from ...net.lifetimes import (
     running,
 )
 from ...net.limit_types import MicroMsg2ClientLimits
-from ...net.memory import ByteBudget
+from ...net.memory import SharedState
 from ...net.session import ClientSession, SessionHooks, hook
 from ...net.sink import MessageSink
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
@@ -452,7 +452,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory, ClientFactory):
         limits: MicroMsg2ClientLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
     ) -> None:
         """By default the client offers ``batch-ack`` (100 in flight) and ``pub-sub``.
 
@@ -461,7 +461,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory, ClientFactory):
         """
         if limits is None or (isinstance(limits, Mapping) and not isinstance(limits, Limits)):
             limits = {"ack-wait": 0, **(limits or {})}
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
         expect_proposal(proposal)
         self.proposal: Proposal = default_proposal() if proposal is None else proposal
 

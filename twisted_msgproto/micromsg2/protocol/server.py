@@ -28,7 +28,7 @@ from ...net.lifetimes import (
 )
 from ...net.limit_types import MicroMsg2ServerLimits
 from ...net.logs import LIMITS as LIMITS_MET
-from ...net.memory import ByteBudget
+from ...net.memory import SharedState
 from ...net.sink import MessageSink
 from ...net.turns import TurnWatch
 from ..application import (
@@ -312,7 +312,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         limits: MicroMsg2ServerLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
         authoriser: Authoriser | None = None,
     ) -> None:
         """``brokerQueues`` are queues from the start.
@@ -329,7 +329,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             limits=limits,
             clock=clock,
             wallClock=wallClock,
-            budget=budget,
+            shared=shared,
             authoriser=authoriser,
         )
         expect_proposal(proposal)
@@ -347,7 +347,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             wallClock=self.wallClock,
             when_full=queueFull,
         )
-        every = self.budget.session_memory
+        every = self.shared.session_memory
         self.broker = None
         if broker:
             self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)

@@ -29,7 +29,7 @@ from ...net.broker import ServedBroker, broker_of
 from ...net.factory import MsgprotoServerFactory, expect
 from ...net.limit_types import MtlServerLimits
 from ...net.logs import SteadyLogger, Topic
-from ...net.memory import ByteBudget
+from ...net.memory import SharedState
 from ...net.session import SessionHooks, hook, only_hooks
 from ...net.sink import MessageSink
 from ..application import SPACES, IngestProfile, QueueProfile, TestProfile
@@ -175,7 +175,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         limits: MtlServerLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
         authoriser: Authoriser | None = None,
         profiles: Iterable[Profile] | None = None,
         portal: Portal | None = None,
@@ -207,7 +207,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             limits=limits,
             clock=clock,
             wallClock=wallClock,
-            budget=budget,
+            shared=shared,
             authoriser=authoriser,
         )
         known = virtualHosts is None or callable(getattr(virtualHosts, "__contains__", None))
@@ -281,7 +281,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
             may=self._may,
-            every=self.budget.session_memory,
+            every=self.shared.session_memory,
         )
 
     def _may(self, session: Session, reads: bool, resource: str) -> bool:
@@ -367,10 +367,10 @@ class MtlServerFactory(MsgprotoServerFactory):
             prepare=sockets.admit(self._admission, self._curve, lambda: self._authorized),
             leaving=self.machine.leaving,
             left=link.peersLeft,
-            every=EveryUnfinished.of(self.budget, self.clock),
+            every=EveryUnfinished.of(self.shared, self.clock),
             trusted=self.machine.has_flow,
             evicted=partial(self._tellCutOff, "endless-message", weighty, "process-held-bytes"),
-            budget=self.budget,
+            shared=self.shared,
             unread=self._unread,
             curve=self._curve is not None,
         )

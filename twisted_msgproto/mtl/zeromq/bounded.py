@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError
 from ...net.deferreds import run_on
-from ...net.memory import ByteBudget
+from ...net.memory import SharedState
 from ..machine.flows import SERIAL_BYTES, Peer, connection_name
 from . import DESCRIPTOR, PROPERTY, Bounds, Connections, bind, choose_family
 from .unfinished import (
@@ -393,7 +393,7 @@ class Routing:
         every: EveryUnfinished,
         evicted: Callable[[str, int], None] = lambda host, nbytes: None,
         trusted: Callable[[bytes], bool] = lambda name: False,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
         unread: Callable[[str, int], None] = lambda host, nbytes: None,
         curve: bool = False,
         **options: Any,
@@ -405,7 +405,7 @@ class Routing:
         so much of a message came which did not end; ``evicted(host, bytes)``: because
         ``every`` unfinished message together are too much, of which those of a ``trusted(name)``
         weigh their bytes only; ``unread(host, bytes)``: because it did not read these
-        bytes, and all hold too much by ``budget``, which counts them.  ``curve``: connections
+        bytes, and all hold too much by ``shared``, which counts them.  ``curve``: connections
         have CURVE.
         """
         self._connections = connections
@@ -425,7 +425,7 @@ class Routing:
         self._unread: dict[bytes, SendBacklog] = {}  # by name, of connections that stand
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
         self._sendBacklogs = SendBacklogs(
-            factory.reactor, budget or ByteBudget(), self._backlogs, self._cutOff
+            factory.reactor, shared or SharedState(), self._backlogs, self._cutOff
         )
 
     def _slice(self, messages: list[list[bytes]]) -> bool:

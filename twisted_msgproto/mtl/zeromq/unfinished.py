@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import zmq
 
-from ...net.memory import ByteBudget
+from ...net.memory import SharedState
 from . import EVENT, Bounds, shut_down, standing, tcp_info, waiting_in
 
 LOOK_SECONDS: Final = 0.05
@@ -151,10 +151,10 @@ class EveryUnfinished:
         weight: bytes of memory that all unfinished messages may need.
     """
 
-    def __init__(self, clock: Any, budget: ByteBudget | None = None) -> None:
-        """``budget`` has the bound; None: there is none."""
+    def __init__(self, clock: Any, shared: SharedState | None = None) -> None:
+        """``shared`` has the bound; None: there is none."""
         self._clock = clock
-        self._budget = budget
+        self._shared = shared
         self._sockets: dict[Unfinished, None] = {}
         self._turn: Iterator[tuple[Unfinished, int]] = iter(())
         self._timer: Any = None
@@ -163,9 +163,9 @@ class EveryUnfinished:
         self.weight = 0
 
     @classmethod
-    def of(cls, budget: ByteBudget, clock: Any) -> EveryUnfinished:
-        """Return what all servers with this budget share."""
-        found: EveryUnfinished = budget.shared.setdefault(cls, cls(clock, budget))
+    def of(cls, shared: SharedState, clock: Any) -> EveryUnfinished:
+        """Return what all servers with this state share."""
+        found: EveryUnfinished = shared.by_kind.setdefault(cls, cls(clock, shared))
         return found
 
     def seconds(self) -> float:
@@ -201,7 +201,7 @@ class EveryUnfinished:
 
     @property
     def _limit(self) -> float:
-        return inf if self._budget is None else self._budget.held.limit * SHARE
+        return inf if self._shared is None else self._shared.held.limit * SHARE
 
     def _evict(self) -> None:
         found = [
@@ -499,7 +499,7 @@ class SendBacklogs:
     def __init__(
         self,
         clock: Any,
-        budget: ByteBudget,
+        shared: SharedState,
         backlogs: Mapping[bytes, Backlog],
         cut_off: Callable[[SendBacklog, int], None],
         nbytes: Callable[[int], Bytes | None] = bytes_of,
@@ -509,7 +509,7 @@ class SendBacklogs:
         descriptor.
         """
         self._clock = clock
-        self._ledger = budget.held
+        self._ledger = shared.held
         self._backlogs = backlogs
         self._cut_off = cut_off
         self.nbytes = nbytes

@@ -172,20 +172,20 @@ class GatewayFigures:
     # ── the connections ─────────────────────────────────────────────────────────────────────────
 
     def _memory(self) -> Figures:
-        budget = self._gateway.budget
-        ledger = budget.held
+        shared = self._gateway.shared
+        ledger = shared.held
         return {
-            "waiting_bytes": budget.waiting,
-            "waiting_limit_bytes": _finite(budget.limit),
-            "waiting_connections": budget.senders,
+            "waiting_bytes": shared.waiting,
+            "waiting_limit_bytes": _finite(shared.limit),
+            "waiting_connections": shared.senders,
             "held_bytes": ledger.held,
             "held_limit_bytes": _finite(ledger.limit),
-            "kept_bytes": budget.session_memory.nbytes,
-            "kept_limit_bytes": _finite(budget.session_memory.limit),
+            "kept_bytes": shared.session_memory.nbytes,
+            "kept_limit_bytes": _finite(shared.session_memory.limit),
         }
 
     def _offenders(self) -> Figures:
-        offenders, now = self._gateway.budget.offenders, self._reactor.seconds()
+        offenders, now = self._gateway.shared.offenders, self._reactor.seconds()
         return {
             "worst": [
                 {

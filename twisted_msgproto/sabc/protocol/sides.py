@@ -38,7 +38,7 @@ from ...net.lifetimes import (
     sink_of,
 )
 from ...net.limit_types import SabcClientLimits, SabcServerLimits
-from ...net.memory import ByteBudget
+from ...net.memory import SharedState
 from ...net.session import ClientSession, hook
 from ...net.sink import MessageSink
 from ...net.wires import websocket
@@ -97,7 +97,7 @@ class SabcServerLink(SabcLink):
 
     @property
     def sessionMemory(self) -> SessionMemory:
-        return self.factory.budget.session_memory
+        return self.factory.shared.session_memory
 
     def _accepted(self, clientId: str | None) -> None:
         self._login = None
@@ -199,7 +199,7 @@ class SabcServerFactory(MsgprotoServerFactory):
         limits: SabcServerLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
         portal: Portal | None = None,
         lenient: bool = False,
         refuseOversize: bool = False,
@@ -214,7 +214,7 @@ class SabcServerFactory(MsgprotoServerFactory):
             limits=limits,
             clock=clock,
             wallClock=wallClock,
-            budget=budget,
+            shared=shared,
             authoriser=authoriser,
         )
         self.authentication: Authentication | None = None
@@ -344,14 +344,14 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         limits: SabcClientLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
         lenient: bool = False,
     ) -> None:
         """``sink`` takes what the server sends of its own accord; the rest as the server's.
 
         Raises ValueError for a name, a passcode or headers that cannot be sent (``SA-03``).
         """
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
         expect("headers", headers, "a mapping", isinstance(headers, Mapping | None))
         Client(self.limits).connect(clientId, passcode, now=0.0, headers=headers)  # a trial
         self.clientId = clientId

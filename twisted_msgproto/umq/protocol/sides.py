@@ -40,7 +40,7 @@ from ...net.lifetimes import (
     sink_of,
 )
 from ...net.limit_types import UmqClientLimits, UmqServerLimits
-from ...net.memory import ByteBudget
+from ...net.memory import SharedState
 from ...net.session import ClientSession, hook
 from ...net.sink import MessageSink
 from ...net.wires.websocket import (
@@ -68,7 +68,7 @@ class UmqServerLink(UmqLink):
 
     def makeMachine(self) -> Server:
         factory = self.factory
-        machine = Server(factory.limits, self._now(), every=factory.budget.session_memory)
+        machine = Server(factory.limits, self._now(), every=factory.shared.session_memory)
         machine.taken_at = self.takenAt
         return machine
 
@@ -202,7 +202,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         limits: UmqServerLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
         methods: MethodRegistry | None = None,
         portal: Portal | None = None,
         origins: Sequence[str] = (),
@@ -214,7 +214,7 @@ class UmqServerFactory(MsgprotoServerFactory):
             limits=limits,
             clock=clock,
             wallClock=wallClock,
-            budget=budget,
+            shared=shared,
             authoriser=authoriser,
         )
         self.webSocket: WebSocketServerFactory = WebSocketServerFactory(
@@ -263,7 +263,7 @@ class UmqClientLink(ClientLink, UmqLink):
     readsWhileUnread = True  # it writes calls, and reads their answers
 
     def makeMachine(self) -> Client:
-        limits, every = self.factory.limits, self.factory.budget.session_memory
+        limits, every = self.factory.limits, self.factory.shared.session_memory
         machine = Client(limits, self._now(), every=every)
         machine.taken_at = self.takenAt
         return machine
@@ -348,7 +348,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         limits: UmqClientLimits | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
-        budget: ByteBudget | None = None,
+        shared: SharedState | None = None,
         methods: MethodRegistry | None = None,
         origin: str | None = None,
     ) -> None:
@@ -356,7 +356,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
 
         Raises ValueError or TypeError for a ``hello`` that cannot be sent.
         """
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
         self.webSocket: WebSocketClientFactory = WebSocketClientFactory(
             self, super().buildProtocol, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
         )
