@@ -155,9 +155,9 @@ def test_windows_in_front_of_a_compressed_frame_do_not_wait_for_its_end(sizes):
 @pytest.mark.parametrize("within", [encode_compressed, bytes])
 def test_acks_which_wait_cost_little_more_than_their_bytes(frame, within):
     """LJ-08, LJ-13, LJ-17: a small compressed frame may ask for an ack with every few bytes."""
-    count = 20_000
+    count = 5_000
     octets = within(frame * count)
-    session = Session(safe_at_once=False, slice_bytes=100_000)
+    session = Session(safe_at_once=False, slice_bytes=50_000)
     session.receive(encode_window(1) + events_of(1))  # not safe before the end
     tracemalloc.start()
     try:

@@ -1,8 +1,5 @@
 """The server on a clock: sink, timers, pressure; and large events."""
 
-import random
-
-import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import StringTransport
@@ -19,7 +16,6 @@ from tests.lumberjack.frames import (
 from twisted_msgproto.lumberjack import (
     LumberjackServerFactory,
 )
-from twisted_msgproto.lumberjack.machine import Reader, Writer
 
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 
@@ -161,24 +157,3 @@ class Server(LoggedCase):
         self.assertTrue(transport.value().endswith(encode_ack(count - 1)))
         self.assertTrue(transport.disconnecting)
         self.lose(server)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("body", ["x" * (1 << 20), random.Random(5).randbytes(1 << 19).hex()])
-def test_a_large_event_passes_in_either_way(version, body):
-    """LJ-17, LJ-21: one which compression makes smaller, and noise."""
-    event = {"text": body} if version == 1 else body.encode()
-    reader, writer = Reader(), Writer(version=version)
-    writer.send([event])
-    writer.flush(0.0)
-    events = reader.receive(writer.outputs(), 0.0)
-    while reader.unfinished:
-        events += reader.receive(b"", 0.0)
-    (event_,) = events
-    assert [*(event_.bodies if version == 2 else event_.pairs)] == [event]
-    reader.made_safe(event_.position, 0.0)
-    writer.receive(reader.outputs(), 0.0)
-    assert writer.unacknowledged == 0
-
-
-# ── Real sockets ────────────────────────────────────────────────────────────────────────────────

@@ -257,7 +257,7 @@ def test_the_second_part_fixes_the_mode_for_one_payload(extension: str, step: in
     """MM-19, MM-31: the same number for all, as we write, or one for each, which then counts"""
     once, behind = (EACH, 4) if step else (SAME, 2)
     octets = once + parts((behind, b"d"), (behind, b"e")) + parts((behind + 1, b"f"), final=False)
-    for chunks in splits(octets):
+    for chunks in splits(octets, 12):
         server = server_with(extension)
         events = [event for chunk in chunks for event in receive(server, chunk)]
         assert [row[0] for row in flatten(events)] == [1, behind]
@@ -269,7 +269,7 @@ def test_commands_extensions_and_errors_may_stand_between_parts() -> None:
     """MM-31: and they are given out before the payload"""
     between = encode_command("subscribe", {}) + ack(1, index=2) + encode_error("oops")
     octets = message(1, b"a", continued=True) + between + message(1, b"b")
-    for chunks in splits(octets):
+    for chunks in splits(octets, 12):
         fresh = server_with("pub-sub;" + BATCH + "5")
         fresh.send("a", b"")
         found = flatten(event for chunk in chunks for event in receive(fresh, chunk))

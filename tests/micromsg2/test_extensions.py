@@ -41,7 +41,7 @@ from twisted_msgproto.testing import splits
 def test_properties_which_do_not_parse_break_the_protocol(text: bytes, extension: str) -> None:
     """MM-01, MM-22: what came before is given out, for every split"""
     octets = message(1, b"1") + message(2, b"2", "a", b"k:N1;") + message(3, b"3", "a", text)
-    for chunks in splits(octets):
+    for chunks in splits(octets, 12):
         server = server_with(extension)
         found = flatten(event for chunk in chunks for event in receive(server, chunk))
         assert [row[3] for row in found[:-1]] == [b"1", b"2"]
@@ -137,7 +137,7 @@ def test_an_extension_is_asked_for_each_message() -> None:
         + message(5)
     )
     known = STANDARD.plus(Once)
-    for chunks in splits(octets):
+    for chunks in splits(octets, 12):
         _, server = pair(
             Proposal(required=offers("x-once;batch-ack"), known=known), Proposal(known=known)
         )
@@ -207,7 +207,7 @@ def test_a_type_holds_until_the_next_one() -> None:
         + encode_extension(1, "Ä".encode())
         + message(4)
     )
-    for chunks in splits(octets):
+    for chunks in splits(octets, 12):
         fresh = server_with("dotnet;" + BATCH + "3")
         events = [event for chunk in chunks for event in receive(fresh, chunk)]
         assert fields_of(events) == [

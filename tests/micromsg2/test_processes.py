@@ -1,13 +1,10 @@
-"""Real processes and sockets: commands, the reference's bytes, hostile crowds, kills."""
+"""Real processes and sockets: a crowd that keeps silent, and a vendor's extension."""
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
-import time
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,87 +20,6 @@ from tests.tools.measures import turn_warn
 from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launched, Launcher
 
 pytestmark = pytest.mark.slow
-
-PATIENCE = 60.0
-WINDOW = 50
-
-
-@pytest.fixture
-def serve(launch: Launcher) -> Iterator[Callable[..., tuple[Launched, int]]]:
-    def started(*words: str) -> tuple[Launched, int]:
-        server = launch("micromsg2", "-e", "tcp:0:interface=127.0.0.1", *words, module="twisted")
-        return server, int(server.line(r"micromsg2 listening on tcp:127.0.0.1:(\d+)")[1])
-
-    yield started
-
-
-# ── the commands ────────────────────────────────────────────────────────────────────────────────
-
-
-# ── bad input over a real socket: told, closed, and the next client is served ───────────────────
-
-# ── kills under load ────────────────────────────────────────────────────────────────────────────
-
-
-CONSUMER = """
-import sys
-from twisted.internet import reactor
-from twisted.internet.endpoints import clientFromString
-from twisted.internet.task import deferLater
-from twisted_msgproto.micromsg2 import MicroMsg2Client, MicroMsg2ClientFactory
-
-class Worker(MicroMsg2Client):
-    def sessionEstablished(self):
-        self.subscribe("jobs")
-        print("ready", flush=True)
-
-    def messageReceived(self, message):
-        def done(_):
-            print("done", message.body.decode(), flush=True)
-        return deferLater(reactor, 0.002, done, None)
-
-factory = MicroMsg2ClientFactory()
-factory.protocol = Worker
-clientFromString(reactor, sys.argv[1]).connect(factory)
-reactor.run()
-"""
-
-
-def test_kill_of_a_consumer_under_load_leaves_every_message_to_the_others_in_order(
-    serve: Callable[..., tuple[Launched, int]], launch: Launcher
-) -> None:
-    """MM-27: what the killed one had and not acknowledged comes again, to the other"""
-    _, port = serve("--broker-queue", "jobs")
-    endpoint = f"tcp:127.0.0.1:{port}"
-    workers = [launch.command([sys.executable, "-c", CONSUMER, endpoint]) for _ in range(2)]
-    for worker in workers:
-        worker.line("ready")
-    count = 2000
-    sender = launch(
-        *("send", "micromsg2", endpoint, "--destination", "jobs", "--count", str(count)),
-        *("--size", "1", "--json"),
-    )
-    workers[0].line("done")
-    workers[0].kill()
-    assert sender.wait() == 0, sender.output
-    done: set[int] = set()
-    deadline = time.monotonic() + PATIENCE
-    while len(done) < count and time.monotonic() < deadline:
-        time.sleep(0.05)
-        done = {number for worker in workers for number in numbers_done(worker)}
-    assert done == set(range(count))
-    # One worker sees its messages in order, but for those which came back to the queue's head.
-    seen = numbers_done(workers[1])
-    steps_back = sum(later < earlier for earlier, later in pairwise(seen))
-    assert steps_back <= 1
-    assert len(seen) == len(set(seen))
-
-
-def numbers_done(worker: Launched) -> list[int]:
-    """What a worker says it has done; the last line of a killed one may be cut short."""
-    lines = [line for line in list(worker.lines) if line.startswith("done") and line[-1] == "}"]
-    return [int(json.loads(line.partition(" ")[2])["number"]) for line in lines]
-
 
 MEBI = 1 << 20
 KEPT = 16 * MEBI

@@ -273,10 +273,5 @@ WRITER: Final[Table[Writing]] = {
 
 @dataclass(slots=True)
 class WriterCounters:
-    events: int = 0
     windows: int = 0
     acknowledged: int = 0
-    acks: int = 0
-    keepalives: int = 0
-    bytes: int = 0
-    bytes_uncompressed: int = 0

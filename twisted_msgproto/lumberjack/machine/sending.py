@@ -308,7 +308,6 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         flight, payloads = self._take()
         self._flights.sent(self.counters.windows, flight)
         self.counters.windows += 1
-        self.counters.events += flight.size
         self.unsent -= flight.size
         self.in_flight += flight.size
         self._encode(payloads)
@@ -354,13 +353,11 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         encode = encode_json if version == VERSION_2 else encode_data_around
         frames = encode(sequences, payloads, version)
         announcement = encode_window(len(payloads), version)
-        self.counters.bytes_uncompressed += len(announcement) + len(frames)
         if self._level and len(frames) <= self._inflated_bytes_max:
             compressed = encode_compressed(frames, self._level, version)
             # A document near its own limit, and not compressible: plain, it is within the limits.
             if len(compressed) - wire.HEADER_BYTES <= self._compressed_bytes_max:
                 frames = compressed
-        self.counters.bytes += len(announcement) + len(frames)
         self._out += (announcement, frames)
 
     # ── bytes in ───────────────────────────────────────────────────────────────────────────────
@@ -386,7 +383,6 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     def _acknowledge(self, ack: Ack) -> WriterEvent:
         sequence = ack.sequence
         if sequence == 0:
-            self.counters.keepalives += 1
             return KeptAlive()
         flight = self._flights.oldest
         if flight is None or sequence > flight.size:
@@ -394,9 +390,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             return Fault("ack", f"an ack of {sequence} {sent}", wire.encode_ack(sequence))
         count = sequence - flight.acknowledged
         if count <= 0:
-            self.counters.keepalives += 1
             return KeptAlive()
-        self.counters.acks += 1
         self.counters.acknowledged += count
         self.in_flight -= count
         batches = flight.acknowledge(count)
