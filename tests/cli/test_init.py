@@ -167,21 +167,6 @@ def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(tmp_path: Pa
     ]
 
 
-@pytest.mark.parametrize("words", [["--instances=0"], ["--instances=x"], ["--instances=65"]])
-def test_a_number_of_instances_that_cannot_be_is_one_line(tmp_path: Path, words: list[str]) -> None:
-    assert "a whole number from 1 to 64 is expected" in msgproto(
-        "init", str(tmp_path), *words, status=2
-    )
-
-
-def test_a_protocol_that_cannot_share_a_port_is_refused_with_the_reason(tmp_path: Path) -> None:
-    (line,) = msgproto(
-        "init", str(tmp_path), "--instances=2", "--protocol=mtl", status=2
-    ).splitlines()
-    assert "--protocol mtl goes without --instances: a session has several connections" in line
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_packaged_template_is_the_one_that_is_written(tmp_path: Path) -> None:
     assert cli.main(["init", str(tmp_path), "--instances=2", "--user=daemon"]) == 0
     written = directives((tmp_path / TEMPLATE).read_text())
@@ -356,6 +341,7 @@ def complaint(tmp_path: Path, text: str, *more: str) -> str:
         'micromsg2]\nendpoint = "tcp:{port}:interface=127.0.0.1"',
         'sabc]\nwebsocket = "tcp:{port}:interface=127.0.0.1"',
         'umq]\nendpoint = "haproxy:tcp:{port}:interface=127.0.0.1"',
+        'umq]\nendpoint = "unix:u"\n[status]\nendpoint = "tcp:{port}:interface=127.0.0.1"',
         'mtl]\nendpoint = "tcp://127.0.0.1:{port}"',
         'mtl]\nendpoint = "tcp://127.0.0.1:*"\ndata-endpoint = "tcp://127.0.0.1:{port}"',
     ],
@@ -488,13 +474,6 @@ def test_something_missing_is_exit_status_1_and_has_a_remedy(
     assert "→ pip install 'twisted-msgproto[queue]'" in told
     monkeypatch.setattr(doctor, "PARTS", (("fast", "no-such-package", "quicker zlib"),))
     assert "note     no-such-package" in msgproto("doctor")
-
-
-@pytest.mark.parametrize(
-    ("soft", "state"), [(1024, NOTE), (10_000, OK), (resource.RLIM_INFINITY, OK)]
-)
-def test_few_open_files_are_a_note(soft: int, state: str) -> None:
-    assert doctor.open_files((soft, resource.RLIM_INFINITY)).state == state
 
 
 def test_more_open_files_are_allowed_as_the_note_says() -> None:

@@ -19,7 +19,7 @@ from tests.tools.processes import PATIENCE_SECONDS, Launcher, msgproto
 from twisted_msgproto.cli import main, status
 from twisted_msgproto.cli.status import lines
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.gateway import Configuration, Options, make_gateway
+from twisted_msgproto.gateway import Configuration, Options
 from twisted_msgproto.net.site.queue_figures import shown_bridge
 from twisted_msgproto.queue import QueueWriter
 
@@ -204,13 +204,6 @@ def test_a_wrong_status_table_is_one_line(status: str, words: str) -> None:
         configuration(status)
 
 
-def test_an_open_status_endpoint_is_refused_before_anything_starts() -> None:
-    from twisted.internet import reactor
-
-    with pytest.raises(ConfigurationError, match=r"\[status\]: .*not on loopback: it needs TLS"):
-        make_gateway(configuration('endpoint = "tcp:8480"'), reactor)
-
-
 def test_show_config_prints_the_status_table_and_can_be_read_again() -> None:
     shown = configuration(f'endpoint = "{LOOPBACK}"\ntoken-file = "secret/token"')
     again = Configuration(tomllib.loads("\n".join(shown.lines())))
@@ -223,22 +216,6 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     options = Options()
     options.parseOptions([f"--config={file}", f"--status={LOOPBACK}", "--status-token=file"])
     assert options["configuration"].status == {"endpoint": LOOPBACK, "token-file": "file"}
-
-
-def test_check_finds_that_the_status_port_is_in_use(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen(1)
-        port = taken.getsockname()[1]
-        file = tmp_path / "gateway.toml"
-        file.write_text(
-            f'[status]\nendpoint = "tcp:{port}:interface=127.0.0.1"\n'
-            f'[lumberjack]\nendpoint = "{LOOPBACK}"\n'
-        )
-        assert f"status: cannot listen on tcp:{port}" in msgproto("check", file, status=2)
-    assert f"status: tcp:{port}" in msgproto("check", file)
 
 
 def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there() -> None:

@@ -85,7 +85,6 @@ def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
     for words, text in (
         ([str(tmp_path / "none")], "no queue in"),
         (["grpc://127.0.0.1:1"], "is not to be reached"),
-        ([str(tmp_path), "--token-file=x"], "--token-file goes with grpc://HOST:PORT"),
     ):
         error = msgproto("queue", "tail", *words, status=2)
         assert error.count("\n") == 1
