@@ -250,17 +250,6 @@ def test_console_examples_print_what_the_page_shows(launch: Launcher, page: Path
             assert matches(told, shown), f"{command}\n{ended.stdout}"
 
 
-def test_how_output_is_compared() -> None:
-    assert matches(["a", "b"], ["a", "b"])
-    assert matches(["a", "b", "c", "d"], ["a", "…", "d"])
-    assert matches(["a"], ["a", "…"])
-    assert matches(["a 1 b.c"], ["a … b.c"])
-    assert not matches(["a 1 b-c"], ["a … b.c"])
-    assert not matches(["a", "b"], ["a"])
-    assert not matches(["a"], ["a", "b"])
-    assert not matches(["a", "b", "c"], ["a", "…", "b"])
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_to_files_of_the_tree_lead_somewhere(page: Path) -> None:
     text = page.read_text()

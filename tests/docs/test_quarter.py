@@ -22,7 +22,7 @@ from tests.docs.quarter import (
     pictures,
     texts,
 )
-from tests.docs.shell import Command, Terminal, commands
+from tests.docs.shell import Terminal, commands
 from tests.tools.filebeat import BINARY, needs_filebeat
 from tests.tools.processes import PROJECT, START_SECONDS, Launcher
 from twisted_msgproto.queue import QueueReader
@@ -30,14 +30,6 @@ from twisted_msgproto.queue import QueueReader
 STORED = json.loads(NOTEBOOK.read_text())
 LINES = 2852
 """The sample log has this many lines."""
-
-
-def test_commands_of_a_page_are_found_as_they_are_typed() -> None:
-    page = (
-        "```sh\n# none\na b \\\n   c   # why\n. x\n```\n```python\nno\n```\n```sh other\nd\n```\n"
-    )
-    assert list(commands(page)) == [Command("a b c"), Command(". x"), Command("d", "other")]
-    assert Command("msgproto bridge --queue a").stays and not Command("msgproto send").stays
 
 
 PACKAGES = ["twisted-msgproto", "matplotlib", "ipykernel", "nbclient"]

@@ -10,8 +10,6 @@ Inputs that coverage-guided fuzzing has found (``python -m tests.atheris``) find
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -19,11 +17,10 @@ from unittest import mock
 
 import pytest
 
-from tests.fuzz.streams import Finding, examine_input, fuzz, mutate, split
+from tests.fuzz.streams import Finding, examine_input, fuzz, mutate
 from tests.fuzz.targets import TARGETS
 from tests.micromsg2.streams import handshake, message
 from tests.tools.measures import SHORT
-from tests.tools.processes import PROJECT, environment
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl import wire as control
@@ -55,13 +52,6 @@ def test_every_documented_fault_is_met(name):
         if met == target.reasons:
             return
     pytest.fail(f"never met: {sorted(target.reasons - met)}")
-
-
-def test_splits_lose_nothing():
-    source = Random(3)
-    for _ in range(500):
-        octets = source.randbytes(source.randint(0, 300))
-        assert b"".join(split(octets, source)) == octets
 
 
 # ── Planted bugs ────────────────────────────────────────────────────────────────────────────────
@@ -158,17 +148,3 @@ def test_an_input_finds_a_planted_bug():
     with plant(), pytest.raises(Finding):
         for octets in inputs:
             examine_input(TARGETS[name], octets)
-
-
-def test_without_atheris_one_line_says_what_is_missing():
-    hidden = "import sys; sys.modules['atheris'] = None; import runpy; "
-    run = "runpy.run_module('tests.atheris', run_name='__main__')"
-    ended = subprocess.run(
-        [sys.executable, "-c", f"{hidden}sys.argv[1:] = ['umq']; {run}"],
-        cwd=PROJECT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 1
-    assert ended.stderr == "tests.atheris: atheris is missing: pip install atheris\n"
