@@ -135,7 +135,6 @@ def general() -> dict[str, str]:
     """Return the pictures that belong to no protocol, by file name below docs/."""
     letter = drawings.machine(QUEUED, initial(QUEUED), "The broker: what may happen to a message")
     return {
-        "way.svg": drawings.way(),
         "house.svg": drawings.house(rooms_imports()),
         "queue-format.svg": drawings.queue_format(
             **{name: fields(layouts, names) for name, (layouts, names) in FIELDS.items()}

@@ -43,11 +43,6 @@ def test_a_picture_names_every_state_and_event_FC_04(protocol):
         told = set(re.findall(r"\w+", " ".join(re.findall(r">([^<]+)</text>", picture))))
         assert {event.__name__ for row in table.values() for event in row} <= told
         assert {state.name for state, row in table.items() if row} <= told
-
-
-@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
-def test_every_text_of_a_picture_is_within_it_FC_04(protocol):
-    for _, picture in pictures(protocol):
         assert_texts_are_within(picture)
 
 
@@ -65,6 +60,7 @@ def test_the_pictures_of_the_tour_and_of_the_house_are_as_drawn_FC_04():
     for name, picture in general().items():
         assert (DOCS / name).read_text() == picture, "run python -m tests.docs.machines"
         assert_texts_are_within(picture)
+    assert_texts_are_within((DOCS / "way.svg").read_text())  # drawn by hand
 
 
 def test_the_house_shows_every_room_and_no_import_leads_up():
@@ -86,11 +82,6 @@ def test_the_house_shows_every_room_and_no_import_leads_up():
 def test_no_page_shows_the_source_of_a_picture_FC_04():
     for file in (DOCS.parent / "README.md", *DOCS.rglob("*.md")):
         assert "```mermaid" not in file.read_text(), file
-
-
-@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
-def test_every_protocol_has_a_table_for_each_side(protocol):
-    assert len(list(tables(protocol))) >= 2
 
 
 @pytest.mark.parametrize("protocol", registry.PROTOCOLS)
@@ -131,11 +122,6 @@ def test_the_page_of_a_new_protocol_is_short_and_names_each_file() -> None:
     example = PROJECT / "examples" / "lines"
     files = {str(path.relative_to(PROJECT)) for path in example.rglob("*.py")}
     assert {name for name in files if name not in text} == set()
-
-
-def test_some_pages_show_files() -> None:
-    shown = {"extending", "javascript", "quick-start", "sixth-protocol"}
-    assert {page.stem for page in SHOWING} == shown
 
 
 PAGE = PROJECT / "docs" / "interfaces.md"
