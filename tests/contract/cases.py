@@ -224,10 +224,6 @@ class Case:
         """The client's orderly end: what is in flight is finished, within its limit."""
         raise NotImplementedError
 
-    def too_large(self, client: Any) -> Deferred[Any]:
-        """Send what the peer would not take."""
-        raise NotImplementedError
-
     def wide(self) -> Case:
         """The same with many messages in flight, where that is not so from the beginning."""
         return self
@@ -236,9 +232,6 @@ class Case:
         """Let the server read what the client has written; whether there was any."""
         assert peer.line is not None
         return peer.line.server.read()
-
-    def refused(self, peer: Peer) -> Deferred[Any]:
-        return maybeDeferred(self.too_large, peer.client)
 
 
 class Endpoint:
@@ -286,9 +279,6 @@ class Lumberjack(Case):
     def end(self, client: Any) -> Deferred[Any]:
         return client.close()  # type: ignore[no-any-return]
 
-    def too_large(self, client: Any) -> Deferred[Any]:
-        return client.send(b'{"m":"%s"}' % bytes(17 << 20))  # type: ignore[no-any-return]
-
 
 class UnheardOf(Extension):
     name = "x-unheard-of"
@@ -330,9 +320,6 @@ class MicroMsg2(Case):
     def end(self, client: Any) -> Deferred[Any]:
         return client.close()  # type: ignore[no-any-return]
 
-    def too_large(self, client: Any) -> Deferred[Any]:
-        return client.send("orders", b"x", {"a": "x" * 9000})  # type: ignore[no-any-return]
-
 
 class WideMicroMsg2(MicroMsg2):
     window = 100
@@ -362,9 +349,6 @@ class Sabc(Case):
 
     def end(self, client: Any) -> Deferred[Any]:
         return client.close()  # type: ignore[no-any-return]
-
-    def too_large(self, client: Any) -> Deferred[Any]:
-        return client.request(bytes(1_500_000))  # type: ignore[no-any-return]
 
 
 class SabcOnWebSocket(Sabc):
@@ -423,9 +407,6 @@ class Umq(Case):
 
     def end(self, client: Any) -> Deferred[Any]:
         return client.close()  # type: ignore[no-any-return]
-
-    def too_large(self, client: Any) -> Deferred[Any]:
-        return client.call("x" * (1 << 21))  # type: ignore[no-any-return]
 
 
 class MtlPeer(Peer):
@@ -544,9 +525,6 @@ class Mtl(Case):
         some = bool(router.inbox)
         router.doRead()
         return some
-
-    def refused(self, peer: Any) -> Deferred[Any]:
-        return peer.send(bytes(9 << 20))  # type: ignore[no-any-return]
 
 
 PATIENT = {"connect-seconds": 100.0}

@@ -104,6 +104,20 @@ class OnLine:
         self.line.cut()
 
 
+def played(test: Any, world: World, endpoint: Any, host: str) -> Any:
+    """The command module of the protocol, which reaches this world's server, or ``endpoint``."""
+    name = test.case.name
+    module = load(name.partition("-")[0], "command")
+    at = Endpoint(test.case, world) if endpoint is None else endpoint
+    for attribute in ("client_endpoint", "websocket_endpoint"):
+        if hasattr(module, attribute):
+            test.patch(module, attribute, lambda reactor, options: at)
+    if name == "mtl":
+        sockets = world.network.sockets(host)
+        test.patch(module, "MtlClientFactory", functools.partial(MtlClientFactory, sockets=sockets))
+    return module
+
+
 class Sent:
     """One ``send``.
 
@@ -114,23 +128,14 @@ class Sent:
     """
 
     def __init__(self, test: Any, world: World, endpoint: Any = None, **options: Any) -> None:
-        name = test.case.name
-        module = load(name.partition("-")[0], "command")
-        at = Endpoint(test.case, world) if endpoint is None else endpoint
-        for attribute in ("client_endpoint", "websocket_endpoint"):
-            if hasattr(module, attribute):
-                test.patch(module, attribute, lambda reactor, options: at)
-        if name == "mtl":
-            sockets = world.network.sockets("192.0.2.7")
-            made = functools.partial(MtlClientFactory, sockets=sockets)
-            test.patch(module, "MtlClientFactory", made)
+        module = played(test, world, endpoint, "192.0.2.7")
         count, step = options.pop("count", 6), options.pop("step", 2)
         source = options.pop("source", None)
         self.test, self.world = test, world
         self.progress = Counted()
         self.error: BaseException | None = None
         lines = options.pop("lines", [b'{"n":%d}' % n for n in range(count)])
-        self.options = SendOptions(endpoint=ENDPOINTS[name], window=2, **options)
+        self.options = SendOptions(endpoint=ENDPOINTS[test.case.name], window=2, **options)
         encode = encoder(module, self.options)
         bodies = Bodies(lines if encode is None else list(map(encode, lines)), step)
         self.done = Deferred.fromCoroutine(

@@ -10,7 +10,7 @@ from twisted.logger import LogLevel
 from tests.contract.cases import BOTH_WAYS, CONNECTED
 from tests.contract.world import only, over_all
 from tests.doubles import HeldSink
-from twisted_msgproto.core.errors import LimitExceeded, MsgprotoError
+from twisted_msgproto.core.errors import MsgprotoError
 from twisted_msgproto.testing import SafeSink
 
 pytestmark = pytest.mark.usefixtures("short_turns")
@@ -213,16 +213,6 @@ class Bounds:
         world.pump()
         self.assertIsNone(self.why_unread(bulk))
 
-    @only("lumberjack", "micromsg2", "sabc", "sabc-ws", "umq", "mtl")
-    def test_what_the_peer_would_not_take_is_refused_before_it_is_written(self: Any) -> None:
-        """HO-13, HO-23, HO-01"""
-        world = self.world(SafeSink())
-        peer = world.join()
-        before = peer.bytes_written
-        self.soonFails(world, self.case.refused(peer), LimitExceeded, ValueError, seconds=1)
-        self.assertEqual(peer.bytes_written, before)
-        self.soon(world, peer.send(b"good"), 1)
-
 
 over_all(globals(), Slow, Crowds, Bounds)
 
@@ -235,19 +225,6 @@ class BothFull:
 
     @only("sabc", "sabc-ws", "umq")
     def test_a_client_reads_its_answers_while_its_own_bytes_wait(self: Any) -> None:
-        def echo(server: Any, message: Any) -> Any:
-            return message.body
-
-        world = self.world(SafeSink(), hooks={"message": echo})
-        peer = world.join(full=1024)
-        sent = [peer.send(b"x" * 65_536) for _ in range(100)]
-        world.wait(1)
-        for one in sent:
-            self.successResultOf(one)
-        self.assertEqual(world.lines(), [])
-
-    @only("sabc", "sabc-ws", "umq")
-    def test_and_so_it_is_when_each_answer_asks_again(self: Any) -> None:
         def echo(server: Any, message: Any) -> Any:
             return message.body
 

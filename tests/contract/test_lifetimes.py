@@ -627,8 +627,9 @@ def program(face: Face, *, under_asyncio: bool) -> str:
     )
 
 
-@pytest.mark.parametrize("under_asyncio", [False, True], ids=["react", "asyncio"])
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize(
+    ("name", "under_asyncio"), [*((name, False) for name in BY_NAME), ("sabc", True)]
+)
 def test_sigterm_ends_a_program_in_order(launch: Launcher, name: str, under_asyncio: bool) -> None:
     """Nobody cancels the program then: the reactor asks who has something to finish."""
     queue = launch.directory / "queue"

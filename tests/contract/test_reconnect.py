@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -53,26 +52,8 @@ class Parts:
         world.wait(1)
         return world, service
 
-    def times(self: Any, waiting: list[Any]) -> list[int]:
-        times = [0] * len(waiting)
-        for number, one in enumerate(waiting):
-
-            def count(result: Any, number: int = number) -> None:
-                times[number] += 1
-
-            one.addBoth(count)
-        return times
-
 
 class ComingBack(Parts):
-    def test_every_protocol_exports_one(self: Any) -> None:
-        """HO-11, HO-12"""
-        package = importlib.import_module(self.case.server_class.__module__.rsplit(".", 1)[0])
-        package = importlib.import_module(".".join(package.__name__.split(".")[:2]))
-        name = self.case.client_class.__name__ + "Service"
-        self.assertTrue(hasattr(package, name), name)
-        self.assertIn(name, package.__all__)
-
     def test_it_comes_back_after_a_loss(self: Any) -> None:
         """HO-12"""
         world, service = self.standing()

@@ -6,7 +6,6 @@ and sinks which misbehave, and against peers which are no servers at all; in mem
 
 from __future__ import annotations
 
-import functools
 import random
 from typing import Any
 
@@ -14,8 +13,8 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import DNSLookupError
 from twisted.internet.protocol import Protocol
 
-from tests.contract.cases import BOTH_WAYS, CONNECTED, LOG_IN, Endpoint
-from tests.contract.sending import ENDPOINTS, TIMEOUT_SECONDS, Peer, Sent, Typed
+from tests.contract.cases import BOTH_WAYS, CONNECTED, LOG_IN
+from tests.contract.sending import ENDPOINTS, TIMEOUT_SECONDS, Peer, Sent, Typed, played
 from tests.contract.test_log_in import RIGHT, Checker
 from tests.contract.world import World, only, over_all
 from tests.doubles import HeldSink
@@ -23,9 +22,7 @@ from twisted_msgproto import Message
 from twisted_msgproto.cli.recv import receive
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.micromsg2 import MessageRefused
-from twisted_msgproto.mtl import MtlClientFactory
 from twisted_msgproto.net.clients.command_types import RecvOptions
-from twisted_msgproto.registry import load
 from twisted_msgproto.testing import SafeSink
 
 
@@ -315,18 +312,9 @@ class Received:
         until_empty: bool = False,
         **options: Any,
     ) -> None:
-        name = test.case.name
-        module = load(name.partition("-")[0], "command")
-        at = Endpoint(test.case, world) if endpoint is None else endpoint
-        for attribute in ("client_endpoint", "websocket_endpoint"):
-            if hasattr(module, attribute):
-                test.patch(module, attribute, lambda reactor, options: at)
-        if name == "mtl":
-            sockets = world.network.sockets("192.0.2.8")
-            made = functools.partial(MtlClientFactory, sockets=sockets)
-            test.patch(module, "MtlClientFactory", made)
+        module = played(test, world, endpoint, "192.0.2.8")
         self.shown: list[Message] = []
-        asked = RecvOptions(endpoint=ENDPOINTS[name], **options)
+        asked = RecvOptions(endpoint=ENDPOINTS[test.case.name], **options)
         self.done = Deferred.fromCoroutine(
             receive(
                 *(world.clock, module, asked, show or self.shown.append),

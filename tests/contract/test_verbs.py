@@ -12,7 +12,7 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.python.failure import Failure
 
-from tests.contract.cases import BOTH_WAYS, CASES, CONNECTED, LOG_IN, Endpoint
+from tests.contract.cases import BOTH_WAYS, CASES, CONNECTED, Endpoint
 from tests.contract.test_reconnect import Parts
 from tests.contract.verbs import ENDS, HOOKS, INSIDE, LOCAL, OF_ONE_SESSION, VERBS, Verb
 from tests.contract.world import only, over_all
@@ -191,7 +191,7 @@ class Calling(Walking):
             self.clean(world)
 
     def test_with_more_than_our_limits_allow(self: Any) -> None:
-        """HO-13: that Deferred fails alone, and nothing is written."""
+        """HO-13, HO-23: that Deferred fails alone, and nothing is written."""
         for verb in self.walk(*CLIENTS, large=True):
             world, peer, one = self.standing(verb)
             world.wait(1)
@@ -497,13 +497,7 @@ class Closing(Walking):
         if peer.client.established:  # on a plain byte stream a writer stands at once
             return
         waiting = [peer.client.whenEstablished() for _ in range(3)]
-        times = [0, 0, 0]
-        for number, one in enumerate(waiting):
-
-            def count(result: Any, number: int = number) -> None:
-                times[number] += 1
-
-            one.addBoth(count)
+        times = self.times(waiting)
         waiting[0].addCallback(lambda _: waiting[1].cancel())
         peer.cut()
         world.wait(1)
@@ -595,16 +589,6 @@ class Coming(Walking, Parts):
                 if verb.name not in REFUSED:
                     self.assertNotIsInstance(good.result, Failure)
                 self.stopped(world, service)
-
-    @only(*LOG_IN)
-    def test_a_session_which_is_refused_says_so(self: Any) -> None:
-        world = self.serving()
-        self.failureResultOf(self.refusal(world), Refused)
-
-    def refusal(self: Any, world: Any) -> Any:
-        entered = world.log_in("me", "wrong")
-        world.wait(20)
-        return entered
 
 
 class Connecting:

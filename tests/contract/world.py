@@ -148,6 +148,17 @@ class ContractCase(SynchronousTestCase):
     def ignore(self, deferred: Deferred[Any]) -> None:
         deferred.addErrback(lambda failure: None)
 
+    def times(self, waiting: list[Any]) -> list[int]:
+        """How often each of these Deferreds fires from now on."""
+        times = [0] * len(waiting)
+        for number, one in enumerate(waiting):
+
+            def count(result: Any, number: int = number) -> None:
+                times[number] += 1
+
+            one.addBoth(count)
+        return times
+
     def soon(self, world: World, asked: Any, seconds: float = 0) -> Any:
         """What ``asked``, a Deferred or a coroutine, gives within ``seconds``."""
         given = ensureDeferred(asked) if isinstance(asked, Coroutine) else asked
