@@ -29,18 +29,23 @@ NUMBERS = 1_000_000_000
 class Load:
     """What all clients send and have acknowledged.
 
-    ``counted`` has the messages, and ``bytes`` is what they were without those on their way.
+    ``counted`` has the messages, which are all of ``documents``.
     ``latencies`` counts messages by the seconds from when one was handed to its client until it
     was acknowledged, to three digits.  ``errors`` counts clients by why they failed.
     """
 
-    def __init__(self, clock: Any, clients: int, length: float, rate: float | None) -> None:
-        self.counted, self.bytes = Counted(), 0
+    def __init__(self, clock: Any, asked: SimpleNamespace) -> None:
+        from .messages import MadeUp
+
+        self.counted = Counted()
+        self.documents = MadeUp(NUMBERS, asked.size)
         self.latencies: Counter[float] = Counter()
         self.errors: Counter[str] = Counter()
         self.began = self.ended = clock.seconds()
-        self.clock, self.length, self.rate = clock, length, rate
-        self._absent = clients
+        self.clock, self.length = clock, asked.seconds
+        self.rate = None if asked.rate is None else asked.rate / asked.clients
+        """Of each client."""
+        self._absent = asked.clients
         self._started: list[Any] = []
 
     async def start(self) -> None:
@@ -74,13 +79,14 @@ class Load:
     def result(self) -> dict[str, Any]:
         counted, took = self.counted, self.seconds
         done = counted.messages_acknowledged + counted.messages_written
+        octets = done * self.documents.size
         return {
             "sent": counted.messages_sent,
             "acknowledged": counted.messages_acknowledged,
-            "bytes": self.bytes,
+            "bytes": octets,
             "seconds": round(took, 6),
             "messages_per_second": round(done / took, 1) if took else 0.0,
-            "bytes_per_second": round(self.bytes / took, 1) if took else 0.0,
+            "bytes_per_second": round(octets / took, 1) if took else 0.0,
             "latency_p50_seconds": self.percentile(0.50),
             "latency_p99_seconds": self.percentile(0.99),
             "errors": dict(self.errors),
@@ -88,15 +94,11 @@ class Load:
 
 
 class Client:
-    def __init__(self, load: Load, clients: int, size: int) -> None:
-        from .messages import MadeUp
-
+    def __init__(self, load: Load) -> None:
         self._load = load
-        self._documents = MadeUp(NUMBERS, size)
-        self._rate = None if load.rate is None else load.rate / clients
+        self._rate = load.rate
         self._begun = 0  # messages that were handed out
-        self._sizes: deque[tuple[int, int]] = deque()
-        self._flight: deque[list[Any]] = deque()  # when a batch was sent, its messages, their bytes
+        self._flight: deque[list[Any]] = deque()  # when a batch was sent, and its messages
         self.here: bool = False
 
     async def some(self, most: int) -> list[bytes]:
@@ -110,9 +112,8 @@ class Client:
         while (passed := load.clock.seconds() - load.began) < load.length:
             due = most if self._rate is None else int(self._rate * passed) + 1 - self._begun
             if due > 0:
-                found = await self._documents.some(min(due, most))
+                found = await load.documents.some(min(due, most))
                 self._begun += len(found)
-                self._sizes.append((len(found), sum(map(len, found))))
                 return found
             assert self._rate is not None
             wait = min(self._begun / self._rate, load.length) - passed
@@ -121,14 +122,7 @@ class Client:
 
     def sent(self, count: int) -> None:
         self._load.counted.sent(count)
-        while count:
-            messages, size = self._sizes.popleft()
-            some = min(count, messages)
-            part = size * some // messages
-            if some < messages:
-                self._sizes.appendleft((messages - some, size - part))
-            self._flight.append([self._load.clock.seconds(), some, part])
-            count -= some
+        self._flight.append([self._load.clock.seconds(), count])
 
     def acknowledged(self, count: int) -> None:
         self._load.counted.acknowledged(count)
@@ -147,11 +141,9 @@ class Client:
         while count:
             batch = self._flight[0]
             some = min(count, batch[1])
-            part = batch[2] * some // batch[1]
             if timed:
                 load.latencies[float(f"{now - batch[0]:.3g}")] += some
-            load.bytes += part
-            batch[1:] = batch[1] - some, batch[2] - part
+            batch[1] -= some
             if not batch[1]:
                 self._flight.popleft()
             count -= some
@@ -175,7 +167,7 @@ async def drive(
     from .waiting import PATIENCE_SECONDS, Patience
 
     async def one() -> None:
-        client = Client(load, arguments.clients, arguments.size)
+        client = Client(load)
         patience = Patience(load.clock, arguments.timeout or PATIENCE_SECONDS, client, client)
         try:
             await patience.run(command.send(load.clock, options, patience, patience))
@@ -246,7 +238,7 @@ def run(arguments: SimpleNamespace) -> int:
 
     async def work(reactor: Any) -> None:
         nonlocal load
-        load = Load(reactor, arguments.clients, arguments.seconds, arguments.rate)
+        load = Load(reactor, arguments)
         await drive(load, command, options, arguments)
 
     status = FAILED

@@ -134,13 +134,18 @@ class Lines:
 
 
 class MadeUp:
-    """``count`` JSON documents of ``size`` bytes each (or a little more), all different."""
+    """``count`` JSON documents, all different.
+
+    Attributes:
+        size: how many bytes each of them has: as many as were asked for, or a few more.
+    """
 
     def __init__(self, count: int, size: int) -> None:
         self._next = 0
         self._count = count
         shortest = len(json.dumps({"number": count, "text": ""}))
-        self._text = "x" * max(0, size - shortest)
+        self.size: int = max(size, shortest)
+        self._text = "x" * (self.size - shortest)
 
     async def some(self, most: int) -> list[bytes]:
         start = self._next
