@@ -37,6 +37,7 @@ from twisted_msgproto.spark.report import (
     lag,
     progress_line,
 )
+from twisted_msgproto.table.landing import LandedRanges
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 ROWS = 40
@@ -45,22 +46,22 @@ PATIENCE_SECONDS = 300.0
 
 def progressed() -> Progress:
     progress = Progress({"q": Landed(100)})
-    progress.add(Batch(7, 90, 0.5, 10.0), skipped=10)
+    progress.add(Batch(7, 90, 0.5, 10.0), LandedRanges(damaged={"q": [(5, 15)]}))
     return progress
 
 
 def test_the_rate_is_taken_over_the_last_seconds_and_a_clock_set_back_makes_no_billions() -> None:
     progress = Progress()
     assert progress.rate(0.0) == 0.0
-    progress.add(Batch(1, 500, 0.5, 100.0))
+    progress.add(Batch(1, 500, 0.5, 100.0), LandedRanges())
     assert progress.rate(100.0) == 1000.0
-    progress.add(Batch(2, 300, 0.5, 102.0))
+    progress.add(Batch(2, 300, 0.5, 102.0), LandedRanges())
     assert progress.rate(103.0) == pytest.approx(100.0)
     assert progress.rate(200.0) == 0.0
     assert progress.rate(90.0) == 0.0
-    progress.add(Batch(3, 300, 0.5, 2.0))
+    progress.add(Batch(3, 300, 0.5, 2.0), LandedRanges())
     assert progress.rate(2.0) == 600.0
-    progress.add(Batch(4, 300, 0.5, 4.0))
+    progress.add(Batch(4, 300, 0.5, 4.0), LandedRanges())
     assert progress.rate(5.0) == pytest.approx(100.0)
     assert (progress.rows, progress.batches) == (1400, 4)
 

@@ -394,18 +394,9 @@ class Loop:
         self._followed([self.gateways.by_id[gateway] for gateway in plan.landed])
         self.marks.want(self._settled(plan.landed))
         self.gateways.settle(plan.landed)
-        skipped = sum(hi - lo for parts in landed.damaged.values() for lo, hi in parts)
-        rows = sum(landed.rows.values())
-        batch = Batch(version, rows - landed.dropped, seconds, self.wall())
+        rows = sum(landed.rows.values()) - landed.dropped
         self.progress.landed = {**self.progress.landed, **plan.landed}
-        self.progress.add(
-            batch,
-            skipped=skipped,
-            dropped=landed.dropped,
-            left_out=sum(landed.left_out.values()),
-            rejected=sum(map(len, landed.rejected.values())),
-            errors=landed.errors,
-        )
+        self.progress.add(Batch(version, rows, seconds, self.wall()), landed)
         for gateway, parts in landed.damaged.items():
             if parts:
                 self.say(damage_line(gateway, parts, version))

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ..core.errors import MsgprotoError
@@ -28,6 +27,7 @@ from ..queue.consumers import (
     write_status,
 )
 from ..queue.lineage import Description, Landed
+from ..table.landing import LandedRanges
 from .daemon_threads import DaemonThreadPool
 
 RATE_SECONDS = 10.0
@@ -105,22 +105,13 @@ class Progress:
     last: Batch | None = None
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def add(
-        self,
-        batch: Batch,
-        *,
-        skipped: int = 0,
-        dropped: int = 0,
-        left_out: int = 0,
-        rejected: int = 0,
-        errors: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
+    def add(self, batch: Batch, landed: LandedRanges) -> None:
         self.rows += batch.rows
-        self.skipped += skipped
-        self.dropped += dropped
-        self.left_out += left_out
-        self.rejected += rejected
-        self.errors.update(errors)
+        self.skipped += sum(hi - lo for parts in landed.damaged.values() for lo, hi in parts)
+        self.dropped += landed.dropped
+        self.left_out += sum(landed.left_out.values())
+        self.rejected += sum(map(len, landed.rejected.values()))
+        self.errors.update(landed.errors)
         self.batches += 1
         self.last = batch
         if self._recent and batch.at < self._recent[-1][0]:  # the clock was set back
@@ -211,14 +202,17 @@ class StatusFiles:
 
     def write(self, report: Report) -> None:
         """Raises OSError when one of the files cannot be written; the others are."""
-        shared = self._shared(report)
-        failed: OSError | None = None
-        for name, path in self._paths().items():
-            failed = _written(path, {**shared, "queue": name, **_of_queue(report, name)}) or failed
+        statuses = {path: self.for_queue(report, name) for name, path in self._paths().items()}
         if self._whole is not None:
             names = sorted({*report.progress.landed, *report.lags})
             queues = {name: _of_queue(report, name) for name in names}
-            failed = _written(self._whole, {**shared, "queues": queues}) or failed
+            statuses[self._whole] = {**self._shared(report), "queues": queues}
+        failed: OSError | None = None
+        for path, status in statuses.items():
+            try:
+                write_status(path, status)
+            except OSError as error:
+                failed = error
         if failed is not None:
             raise failed
 
@@ -297,14 +291,6 @@ def _of_queue(report: Report, name: str) -> dict[str, Any]:
         "lag_rows": None if behind is None else behind.rows,
         "oldest_age_seconds": None if behind is None else round(behind.oldest_age, 3),
     }
-
-
-def _written(path: Path, status: Mapping[str, Any]) -> OSError | None:
-    try:
-        write_status(path, status)
-    except OSError as error:
-        return error
-    return None
 
 
 class SentStatuses:
