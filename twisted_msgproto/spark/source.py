@@ -23,24 +23,14 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from ..core.errors import QueueAway, QueueMismatch
 from ..core.log_output import timed_line
@@ -59,42 +49,19 @@ from .releasing import LateMarks, move_marks
 from .source_options import (
     PATIENCE_SECONDS,
     Settings,
-    ending_offsets,
     open_queues,
     open_range,
     patiently,
-    starting_offsets,
 )
 
 
 def spark_schema() -> StructType:
-    """Return the columns of every queue as a Spark type, built by hand.
-
-    ``StructType.fromDDL`` needs a running Spark context, and a worker has none.
-    """
-    return StructType([StructField(f.name, spark_type(f.type), f.nullable) for f in SCHEMA])
-
-
-def spark_type(arrow: pa.DataType) -> DataType:
-    if pa.types.is_map(arrow):
-        return MapType(spark_type(arrow.key_type), spark_type(arrow.item_type))
-    if pa.types.is_list(arrow):
-        return ArrayType(spark_type(arrow.value_type))
-    if pa.types.is_timestamp(arrow):
-        return TimestampType()
-    simple: dict[pa.DataType, DataType] = {
-        pa.string(): StringType(),
-        pa.binary(): BinaryType(),
-        pa.int64(): LongType(),
-        pa.bool_(): BooleanType(),
-    }
-    return simple[arrow]
+    """Return the columns of every queue as a Spark type."""
+    return from_arrow_schema(SCHEMA)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the very Arrow schema that Spark expects of a task that yields ``schema``."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -175,13 +142,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settings = self._settings
 
         def begun() -> dict[str, Any]:
-            offsets = starting_offsets(
-                self.queues,
-                settings.starting,
-                accept_loss=settings.accept_loss,
-                latest_when_too_late=settings.latest_when_too_late,
-            )
-            return dict(places_at(self.queues, offsets))
+            return dict(places_at(self.queues, settings.starting_offsets(self.queues)))
 
         return patiently(begun)
 
@@ -268,14 +229,8 @@ class QueueBatchReader(DataSourceReader):
         settings = self._settings
         queues = open_queues(settings.locations, settings.access)
         where = dict(zip(queues, settings.locations, strict=True))
-        loss = settings.accept_loss
-        first = starting_offsets(
-            queues,
-            settings.starting,
-            accept_loss=loss,
-            latest_when_too_late=settings.latest_when_too_late,
-        )
-        last = ending_offsets(queues, settings.ending, accept_loss=loss)
+        first = settings.starting_offsets(queues)
+        last = settings.ending_offsets(queues)
         limits = self._bounds
         for name in queues:
             first[name] = max(first[name], limits.lo)

@@ -144,6 +144,38 @@ class Settings:
                 "ends with its trigger"
             )
 
+    def starting_offsets(self, queues: Mapping[str, Source]) -> dict[str, int]:
+        """Return the first offset to read of every queue, the earliest of one that is not named."""
+        return self._offsets_at(queues, self.starting, "starting", self.latest_when_too_late)
+
+    def ending_offsets(self, queues: Mapping[str, Source]) -> dict[str, int]:
+        return self._offsets_at(queues, self.ending, "ending", True)
+
+    def _offsets_at(
+        self, queues: Mapping[str, Source], edge: Edge, side: str, latest_when_too_late: bool
+    ) -> dict[str, int]:
+        strangers = sorted(edge.named - set(queues))
+        if strangers:
+            raise ConfigurationError(
+                f"the {side} offsets name queue {strangers[0]}, which is not among "
+                f"{', '.join(sorted(queues))}"
+            )
+        found = {}
+        for name, queue in queues.items():
+            micros = edge.micros if edge.micros is not None else edge.times.get(name)
+            if micros is None:
+                wanted = edge.offsets.get(name, edge.everywhere)
+                found[name] = _offset(queue, wanted, f"{side}Offsets", self.accept_loss)
+                continue
+            offset = offset_at(queue, micros)
+            if offset is None and not latest_when_too_late:
+                raise ConfigurationError(
+                    f"queue {name} has no row received at or after {_shown(micros)} (to begin at "
+                    "its end then: option startingOffsetsByTimestampStrategy=latest)"
+                )
+            found[name] = queue.end() if offset is None else offset
+        return found
+
 
 def _edge(given: Mapping[str, str], side: str, default: str) -> Edge:
     """Return the options of one side; as in the Kafka source a time goes before offsets."""
@@ -359,57 +391,6 @@ def open_queues(
 
 PROBE_ROWS = 1000
 """A search reads this many rows at a time at first; past damaged rows it grows by this factor."""
-
-
-def starting_offsets(
-    queues: Mapping[str, Source],
-    edge: Edge,
-    *,
-    accept_loss: bool = False,
-    latest_when_too_late: bool = False,
-) -> dict[str, int]:
-    """Return the first offset to read of every queue, the earliest of one that is not named."""
-    check_named(queues, edge, "starting")
-    found = {}
-    for name, queue in queues.items():
-        micros = edge.micros if edge.micros is not None else edge.times.get(name)
-        if micros is None:
-            wanted = edge.offsets.get(name, edge.everywhere)
-            found[name] = _offset(queue, wanted, "startingOffsets", accept_loss)
-            continue
-        offset = offset_at(queue, micros)
-        if offset is None and not latest_when_too_late:
-            raise ConfigurationError(
-                f"queue {name} has no row received at or after {_shown(micros)} (to begin at its "
-                "end then: option startingOffsetsByTimestampStrategy=latest)"
-            )
-        found[name] = queue.end() if offset is None else offset
-    return found
-
-
-def ending_offsets(
-    queues: Mapping[str, Source], edge: Edge, *, accept_loss: bool = False
-) -> dict[str, int]:
-    check_named(queues, edge, "ending")
-    found = {}
-    for name, queue in queues.items():
-        micros = edge.micros if edge.micros is not None else edge.times.get(name)
-        if micros is None:
-            wanted = edge.offsets.get(name, edge.everywhere)
-            found[name] = _offset(queue, wanted, "endingOffsets", accept_loss)
-        else:
-            offset = offset_at(queue, micros)
-            found[name] = queue.end() if offset is None else offset
-    return found
-
-
-def check_named(queues: Mapping[str, Source], edge: Edge, side: str) -> None:
-    strangers = sorted(edge.named - set(queues))
-    if strangers:
-        raise ConfigurationError(
-            f"the {side} offsets name queue {strangers[0]}, which is not among "
-            f"{', '.join(sorted(queues))}"
-        )
 
 
 def _offset(queue: Source, wanted: int | str, option: str, accept_loss: bool) -> int:
