@@ -22,6 +22,7 @@ from pathlib import Path
 from ..core.disk import writing
 from ..core.errors import ConfigurationError
 from .locks import private_directory
+from .registration import with_package
 
 JAVA_MAJOR_MIN = 17
 
@@ -236,17 +237,12 @@ def spark_environment(
     resolve.
     """
     environment = os.environ if environment is None else environment
-    paths = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
-    root = str(Path(__file__).resolve().parents[2])
-    # An installed package is found anyway, and site-packages does not belong before the stdlib.
-    if Path(root).name not in ("site-packages", "dist-packages") and root not in paths:
-        paths.insert(0, root)
     needed = {
         "JAVA_HOME": str(java.home),
         # What a cluster's operator has set there is true on its nodes, and this Python may not be.
         "PYSPARK_PYTHON": environment.get("PYSPARK_PYTHON") or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": with_package(environment.get("PYTHONPATH", "")),
         "SPARK_LAUNCHER_OPTS": environment.get("SPARK_LAUNCHER_OPTS", NO_SHARED_FIGURES),
         # Java cannot open a file whose name is not of its encoding.
         "LC_ALL": "C.UTF-8",

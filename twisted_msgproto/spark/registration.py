@@ -85,13 +85,17 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
 
 def share_path(context: SparkContext) -> None:
     """Put the package's root on the workers' ``PYTHONPATH``, unless it is installed there."""
-    root = str(PACKAGE.parent)
-    # site-packages does not belong before the standard library.
-    if PACKAGE.parent.name in ("site-packages", "dist-packages"):
-        return
-    paths = [part for part in context.environment.get("PYTHONPATH", "").split(os.pathsep) if part]
-    if root not in paths:
-        context.environment["PYTHONPATH"] = os.pathsep.join([root, *paths])
+    context.environment["PYTHONPATH"] = with_package(context.environment.get("PYTHONPATH", ""))
+
+
+def with_package(path: str) -> str:
+    """Return a ``PYTHONPATH`` on which the package is, unless it is installed."""
+    paths = [part for part in path.split(os.pathsep) if part]
+    root = PACKAGE.parent
+    # An installed package is found anyway, and site-packages does not belong before the stdlib.
+    if root.name not in ("site-packages", "dist-packages") and str(root) not in paths:
+        paths.insert(0, str(root))
+    return os.pathsep.join(paths)
 
 
 def ask_worker(context: SparkContext) -> str | None:
