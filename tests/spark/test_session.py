@@ -186,12 +186,17 @@ Caused by: {cause}
 \t... 17 more
 """
 HOST = "java.net.UnknownHostException: vm: Name or service not known"
+CGROUP = (
+    'java.lang.NullPointerException: Cannot invoke "jdk.internal.platform.CgroupInfo.getMountPoint'
+    '()" because "anyController" is null'
+)
 
 
 @pytest.mark.parametrize(
     ("text", "given", "settings", "line"),
     [
         (TRACE.format(name="x", cause=HOST), {}, {}, f"{HOST}; add the name to /etc/hosts, or "),
+        (TRACE.format(name="x", cause=CGROUP), {}, {}, "JAVA_TOOL_OPTIONS=-XX:-UseContainerSuppo"),
         ("java.io.IOException: No space left on device\n", {}, {}, "make room on the disk"),
         ("java.io.IOException: a: Too many open files\n", {}, {}, "LimitNOFILE=4096"),
         ("Could not reserve enough space for object heap", {}, {}, "spark.driver.memory=1g"),
@@ -205,7 +210,17 @@ HOST = "java.net.UnknownHostException: vm: Name or service not known"
         ),
         ("", {}, {}, "it said nothing"),
     ],
-    ids=["host", "disk", "files", "memory", "option", "folder", "all that is set", "nothing"],
+    ids=[
+        "host",
+        "no cgroups",
+        "disk",
+        "files",
+        "memory",
+        "option",
+        "folder",
+        "all that is set",
+        "nothing",
+    ],
 )
 def test_why_java_did_not_start_is_the_cause_its_origin_and_the_remedy__RD_12(
     text: str, given: dict[str, str], settings: dict[str, str], line: str

@@ -299,6 +299,11 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         " dev lo)",
     ),
     (r"No space left", "make room on the disk"),
+    (
+        r"\bCgroup",
+        "Java looks for the limits of a container and finds none: keep it from that with"
+        " JAVA_TOOL_OPTIONS=-XX:-UseContainerSupport",
+    ),
     (r"HADOOP_CONF_DIR", "set HADOOP_CONF_DIR to the folder that has the cluster's yarn-site.xml"),
     (
         r"Connection refused|masters are unresponsive|Failed to connect",
