@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger, LogLevel
@@ -52,7 +52,12 @@ class SocketPair(Wire):
     """The wire of a broker: its control and its data socket, possibly one.
 
     Reading is paused where data comes; requests continue.
+
+    Attributes:
+        stopped: fires when others can listen where it did; there once it was stopped.
     """
+
+    stopped: Deferred[Any]
 
     def __init__(self, sockets: Any, control: Any, data: Any, closed: Callable[[], Any]) -> None:
         self._sockets = sockets
@@ -91,7 +96,7 @@ class SocketPair(Wire):
         """Each client has a session of its own."""
 
     def stop(self) -> None:
-        self._sockets.shutdown()
+        self.stopped = maybeDeferred(self._sockets.shutdown)
 
 
 def _alone(action: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

@@ -504,7 +504,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 self._waking.cancel()
                 self._waking = None
             self.peerLog.sum_up()
-            self._drained.callback(None)
+            link.wire.stopped.chainDeferred(self._drained)
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
         """A session was opened; the link is no client's."""

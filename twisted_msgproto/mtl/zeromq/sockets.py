@@ -18,6 +18,8 @@ from itertools import count
 from typing import Any, Final
 
 import zmq
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.threads import deferToThreadPool
 
 from ...net.peers import CROWDED
 from . import (
@@ -407,10 +409,8 @@ class Sockets:
         self.connections: Connections = Connections()
         self._numbers = count()
         self._every = EveryUnfinished(reactor)
-        self._listens = False
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
-        self._listens = True
         return self._router(
             self._factory, received, bounds, connections=self.connections, **options
         )
@@ -502,14 +502,15 @@ class Sockets:
 
         return prepare
 
-    def shutdown(self) -> None:
+    def shutdown(self) -> Deferred[None]:
+        """Close all of them; fires when others can listen there.
+
+        libzmq waits for what peers have not read, half a second at most, and the reactor does not.
+        """
         context, self._factory.context = self._factory.context, None
         if context is None:
-            return
+            return succeed(None)
         for connection in sorted(self._factory.connections, key=lambda one: one.monitor is None):
             connection.shutdown()
-        if self._listens:
-            context.term()  # afterwards others can listen there
-        else:
-            # It waits for what the server has not read yet, and the reactor's end for it.
-            self._factory.reactor.callInThread(context.term)
+        reactor = self._factory.reactor
+        return deferToThreadPool(reactor, reactor.getThreadPool(), context.term)
