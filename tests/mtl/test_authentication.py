@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,9 +44,30 @@ def checkers() -> list[Any]:
     return [InMemoryUsernamePasswordDatabaseDontUse(me=b"secret", you=b"word")]
 
 
+class Cycle:
+    """A client's cycle that responds as a test wants it to, and keeps what it was asked."""
+
+    def __init__(self, mechanism: str, respond: Callable[[bytes | None], bytes]) -> None:
+        self.mechanism, self.finished = mechanism, True
+        self.heard: list[bytes | None] = []
+        self._respond = respond
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        self.heard.append(challenge)
+        return self._respond(challenge)
+
+
 class Authentication(MtlCase):
     def authenticating(self, *more: Any, **options: Any) -> MtlServerFactory:
         return self.server(portal=portal_over([*checkers(), *more]), **options)
+
+    async def refused(self, factory: MtlServerFactory, cycle: Cycle) -> tuple[int, str]:
+        """What a client is told that logs in like this, in vain."""
+        client = self.client(factory.addresses[0])
+        await client.open("host")
+        error = await self.assertFailure(client.authorize(lambda names: cycle), Refused)
+        await client.close()
+        return error.code, str(error)
 
     @run
     async def test_scram_plain_and_anonymous__MT_07__MT_08(self) -> None:
@@ -70,32 +91,15 @@ class Authentication(MtlCase):
     async def test_unknown_users_cannot_be_told_from_wrong_passwords(self) -> None:
         """MT-08: the same steps, the same salt each time, the same answer."""
         factory = self.authenticating()
-        seen = {}
-        for user, password in (("me", "wrong"), ("nobody", "secret")):
-            for make in (sasl.ScramClient, sasl.PlainClient):
-                client = self.client(factory.addresses[0])
-                await client.open("host")
-                steps: list[Any] = []
-                cycle = make(user, password)
-
-                class Watched:
-                    mechanism = cycle.mechanism
-                    finished = True
-
-                    def respond(
-                        self, challenge: bytes | None, cycle: Any = cycle, steps: Any = steps
-                    ) -> bytes:
-                        steps.append(None if challenge is None else challenge.count(b","))
-                        return bytes(cycle.respond(challenge))
-
-                with self.assertRaises(Refused) as caught:
-                    await client.authorize(lambda names, watched=Watched: watched())
-                seen.setdefault(make, []).append(
-                    (steps, caught.exception.code, str(caught.exception))
-                )
-                await client.close()
-        for answers in seen.values():
-            self.assertEqual(answers[0], answers[1])
+        for make in (sasl.ScramClient, sasl.PlainClient):
+            seen = []
+            for user, password in (("me", "wrong"), ("nobody", "secret")):
+                inner = make(user, password)
+                cycle = Cycle(inner.mechanism, inner.respond)
+                told = await self.refused(factory, cycle)
+                steps = [None if one is None else one.count(b",") for one in cycle.heard]
+                seen.append((told, steps))
+            self.assertEqual(seen[0], seen[1])
 
     @run
     async def test_a_client_authenticates_again_by_itself(self) -> None:
@@ -127,22 +131,14 @@ class Authentication(MtlCase):
             ("SCRAM-SHA-256", b"\xff"), ("PLAIN", b"\0" + b"x" * 256 + b"\0x"),
             ("SCRAM-SHA-256", b"n,,n=" + b"x" * 256 + b",r=abc"),
         ):  # fmt: skip
-            client = self.client(factory.addresses[0])
-            await client.open("host")
-
-            class Broken:
-                finished = True
-
-                def __init__(self, mechanism: str, response: bytes) -> None:
-                    self.mechanism, self.response = mechanism, response
-
-                def respond(self, challenge: bytes | None) -> bytes:
-                    return self.response
-
-            with self.assertRaises(Refused) as caught:
-                await client.authorize(lambda names, m=mechanism, r=response: Broken(m, r))
-            self.assertEqual(caught.exception.code, 401)
-            await client.close()
+            cycle = Cycle(mechanism, lambda challenge, response=response: response)  # type: ignore[misc]
+            code, _ = await self.refused(factory, cycle)
+            self.assertEqual(code, 401)
+        scram = sasl.ScramClient("me", "secret")
+        # Its last response is empty.
+        chatty = Cycle(scram.mechanism, lambda challenge: scram.respond(challenge) or b"thanks")
+        code, _ = await self.refused(factory, chatty)
+        self.assertEqual(code, 401)
 
     @run
     async def test_a_mechanism_of_ones_own(self) -> None:
@@ -164,38 +160,20 @@ class Authentication(MtlCase):
 
                 return respond
 
-        class Guess:
-            mechanism = "RIDDLE"
-
-            def __init__(self, user: bytes, guess: bytes) -> None:
-                self.says = [user, guess]
-                self.heard: list[bytes | None] = []
-
-            @property
-            def finished(self) -> bool:
-                return not self.says
-
-            def respond(self, challenge: bytes | None) -> bytes:
-                self.heard.append(challenge)
-                return self.says.pop(0)
-
         factory = self.authenticating(mechanisms=[Riddle()])
-        for user, guess, good in (
-            (b"me", b"time", True), (b"me", b"a shoe", False), (b"nobody", b"time", False),
-        ):  # fmt: skip
-            client = self.client(factory.addresses[0])
-            cycle = Guess(user, guess)
-            await client.open("host")
-            self.assertEqual(client.link.machine.mechanisms, ["RIDDLE"])
-            asked = client.authorize(lambda names, cycle=cycle: cycle)  # type: ignore[misc]
-            if good:
-                self.assertEqual(len(await asked), 3)
-                self.assertEqual([s.clientId for s in factory.liveConnections], ["me"])
-            else:
-                error = await self.assertFailure(asked, Refused)
-                self.assertEqual(error.code, 401)
-            self.assertEqual(cycle.heard, [None, b"what is it?"])
-            await client.close()
+        self.assertEqual(await self.offered(factory), ["RIDDLE"])
+
+        def guessing(user: bytes, guess: bytes) -> Cycle:
+            return Cycle("RIDDLE", lambda challenge: user if challenge is None else guess)
+
+        for user, guess in ((b"me", b"a shoe"), (b"nobody", b"time")):
+            cycle = guessing(user, guess)
+            code, _ = await self.refused(factory, cycle)
+            self.assertEqual((code, cycle.heard), (401, [None, b"what is it?"]))
+        client = self.client(factory.addresses[0])
+        await client.open("host")
+        await client.authorize(lambda names: guessing(b"me", b"time"))
+        self.assertIn("me", [session.clientId for session in factory.liveConnections])
 
     async def offered(self, factory: MtlServerFactory) -> list[str]:
         client = self.client(factory.addresses[0].replace("0.0.0.0", "127.0.0.1"))
@@ -249,23 +227,6 @@ class Authentication(MtlCase):
         scram.respond(None)
         with self.assertRaises(ValueError):
             scram.respond(None)
-
-    @run
-    async def test_the_last_response_of_scram_is_empty__MT_08(self) -> None:
-        factory = self.authenticating()
-        client = self.client(factory.addresses[0])
-        await client.open("host")
-        inner = sasl.ScramClient("me", "secret")
-
-        class Chatty:
-            mechanism = inner.mechanism
-            finished = True
-
-            def respond(self, challenge: bytes | None) -> bytes:
-                return inner.respond(challenge) or b"thanks"
-
-        with self.assertRaises(Refused):
-            await client.authorize(lambda names: Chatty())
 
 
 def test_a_response_of_plain_is_what_rfc_4616_says__MT_08() -> None:
