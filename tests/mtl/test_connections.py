@@ -11,7 +11,6 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 from types import CodeType, FunctionType, ModuleType
@@ -35,7 +34,17 @@ from tests.mtl.broker import (
     control_peer,
     data_peer,
 )
-from tests.mtl.cases import IMPATIENT, LOOPBACK, HeldSink, MtlCase, curve_keys, keyed, run, until
+from tests.mtl.cases import (
+    IMPATIENT,
+    LOOPBACK,
+    HeldSink,
+    MtlCase,
+    curve_keys,
+    keyed,
+    later,
+    run,
+    until,
+)
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, dealer_from, short
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.mtl import machine, zeromq
@@ -71,7 +80,8 @@ def reasons(broker: Broker) -> list[str]:
 # ── the machine ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_session_lives_as_long_as_any_of_its_connections() -> None:
+@pytest.mark.parametrize("end", ["leaves", "is silent", "loses what it wrote"])
+def test_a_session_lives_as_long_as_any_of_its_connections(end: str) -> None:
     """MT-30: its client may close its REQ and go on with its data flows."""
     broker = Broker()
     peer = broker.session("ingest")
@@ -83,26 +93,18 @@ def test_a_session_lives_as_long_as_any_of_its_connections() -> None:
     assert broker.got(flows[0]) == [data.Confirm(2, True)]
     broker.leave(flows[0])
     assert reasons(broker) == []
-    broker.leave(flows[1])
+    match end:
+        case "leaves":
+            broker.leave(flows[1])
+        case "is silent":
+            broker.wait(broker.limits["liveness"] + 1)
+        case "loses what it wrote":
+            broker.command(flows[1], *contents(2))
+            broker.safe(broker.events[-1], False)
     assert reasons(broker) == ["left"]
     late = data_peer(99)
     assert broker.command(late, data.Lease(1, unused)) == [data.Response(1, 403)]
     assert broker.wait(1000) is None
-
-
-def test_a_session_whose_flows_ended_otherwise_ends_too() -> None:
-    """MT-30: by silence, or because what it wrote was lost."""
-    for lost in (False, True):
-        broker = Broker()
-        peer = broker.session("ingest")
-        flow = broker.connect(broker.lease(peer, "Writer"))
-        broker.leave(peer)
-        if lost:
-            broker.command(flow, *contents(2))
-            broker.safe(broker.events[-1], False)
-        else:
-            broker.wait(broker.limits["liveness"] + 1)
-        assert reasons(broker) == ["left"]
 
 
 def test_of_what_a_connection_sent_before_it_ended_only_contents_are_taken__MT_30() -> None:
@@ -224,26 +226,22 @@ def test_of_who_has_left_nothing_is_kept__MT_30__NB_02() -> None:
 
 
 class Real(MtlCase):
-    """libzmq over loopback, with CURVE and without."""
+    """libzmq over loopback."""
 
     timeout = 100
-
-    def keyed(self, **options: Any) -> tuple[Any, Any]:
-        """A server, and what prepares a client's socket; without CURVE."""
-        return self.server(HeldSink(), **options), lambda socket: None
 
     @run
     async def test_nobody_is_taken_for_somebody_else(self) -> None:
         """HO-24: descriptors are used again at once, and each end is that of its connection."""
-        factory, prepare = self.keyed(limits={"session-idle": 1000.0, "liveness": 1000.0})
+        factory = self.server(HeldSink(), limits={"session-idle": 1000.0, "liveness": 1000.0})
         address = factory.addresses[0]
         ROUNDS, EACH = 25, 6
 
         def churn() -> None:
-            with Plain(address, prepare=prepare) as stays:
+            with Plain(address) as stays:
                 flow = stays.ready("ingest").flow("Writer", ["stays"])
                 for number in range(ROUNDS):
-                    clients = [Plain(address, prepare=prepare) for _ in range(EACH)]
+                    clients = [Plain(address) for _ in range(EACH)]
                     for client in clients:
                         client.open(f"round-{number}")
                     for client in clients[::2]:
@@ -273,13 +271,9 @@ class Real(MtlCase):
     async def test_who_does_not_shake_hands_is_told_and_counted__RD_31(self) -> None:
         """MT-31: on each socket, beside clients that are served; who only looks is no fault."""
         for beside in (LOOPBACK, None):
-            factory, prepare = self.keyed(limits={"handshake": 0.2}, data=beside)
+            factory = self.server(limits={"handshake": 0.2}, data=beside)
             ports = {int(address.rpartition(":")[2]) for address in factory.addresses}
-            counters = factory.counters
-            expected = 0
-
-            def told(counters: Any, expected: int) -> bool:
-                return counters["fault:hand-shake"] >= expected
+            counters, expected = factory.counters, 0
 
             def come(port: int, greeting: bytes | None) -> None:
                 with socket.create_connection(("127.0.0.1", port), 20) as peer:
@@ -290,12 +284,13 @@ class Real(MtlCase):
                         while peer.recv(1000):
                             pass
 
-            with capturedLogs() as lines, Plain(factory.addresses[0], prepare=prepare) as client:
+            with capturedLogs() as lines, Plain(factory.addresses[0]) as client:
                 for port, (name, greeting) in itertools.product(ports, STRANGERS.items()):
                     await deferToThread(client.open)
                     await deferToThread(come, port, greeting)
                     expected += greeting is not None
-                    await until(partial(told, counters, expected))
+                    while counters["fault:hand-shake"] < expected:
+                        await later(0.005)
                     self.assertEqual(counters["fault:hand-shake"], expected, name)
             texts = [formatEvent(line) for line in lines if line.get("reason") == "hand-shake"]
             for text in (sockets.OTHER_PROTOCOL, sockets.TOO_SLOW):
@@ -304,10 +299,10 @@ class Real(MtlCase):
     @run
     async def test_what_was_sent_before_the_end_is_stored(self) -> None:
         """MT-30: whoever writes and leaves at once."""
-        factory, prepare = self.keyed(limits={"heartbeat": 100, "liveness": 1000})
+        factory = self.server(HeldSink(), limits={"heartbeat": 100, "liveness": 1000})
 
         def write() -> None:
-            with Plain(factory.addresses[0], prepare=prepare) as client:
+            with Plain(factory.addresses[0]) as client:
                 # TCP throws away what it has to send if it leaves a Confirm or a Ping unread.
                 flow = client.ready("ingest").flow("Writer", ["a"], "none")
                 for number in range(1000):
@@ -318,18 +313,13 @@ class Real(MtlCase):
         await until(lambda: len(factory.sink.bodies) == 1000)
         await until(lambda: not factory.snapshot()["sessions"])
 
-
-class RealWithCurve(MtlCase):
-    """With keys: identities may be one's own then."""
-
-    def keyed(self, **options: Any) -> tuple[Any, Any]:
-        curve, keys = curve_keys()
-        return self.server(HeldSink(), curve=curve, **options), keyed(keys)
-
     @run
     async def test_who_comes_with_an_identity_which_is_free_again_is_a_newcomer(self) -> None:
-        """MT-30, HO-24: its owner has just left, and had its time still."""
-        factory, prepare = self.keyed(limits={"heartbeat": 100, "liveness": 1000})
+        """MT-30, HO-24: with keys; its owner has just left, and had its time still."""
+        curve, keys = curve_keys()
+        limits: dict[str, object] = {"heartbeat": 100, "liveness": 1000}
+        factory = self.server(HeldSink(), curve=curve, limits=limits)
+        prepare = keyed(keys)
 
         def named(socket: Any) -> None:
             prepare(socket)
