@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.task import Clock
 
+from tests.contract.cases import Mtl
+from tests.contract.world import ContractCase
 from tests.mtl.broker import (
     FULL,
     OPEN,
@@ -24,9 +25,9 @@ from tests.mtl.broker import (
     bodies,
     contents,
 )
-from tests.tools.memory_zeromq import Network
-from twisted_msgproto.mtl import MtlClientFactory, MtlServerFactory, machine
+from twisted_msgproto.mtl import machine
 from twisted_msgproto.net.memory import SharedState
+from twisted_msgproto.testing import SafeSink
 
 
 def test_a_broker_counts_and_shows_what_was_done__MT_13__MT_14__MT_18__MT_19__MT_21() -> None:
@@ -111,23 +112,6 @@ def test_leases_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02()
     # Leases that nobody used have gone.
     broker.wait(31)
     assert broker.ask(hog, "Reader", MANY)[0] == 202
-
-
-def test_a_lease_in_use_counts_until_its_flow_ends__NB_02() -> None:
-    """NB-02: whatever ends it."""
-    broker, shared = bounded()
-    one, other = broker.session(), broker.session()
-    flows = [broker.connect(broker.lease(peer, "Reader", NAMES)) for peer in (one, other)]
-    each, rest = divmod(shared.session_memory.nbytes, 2)
-    assert each > NAMES_BYTES and not rest
-    broker.leave(flows[0])
-    assert shared.session_memory.nbytes == each
-    broker.lease(other, "Writer", NAMES)
-    broker.leave(other)
-    assert shared.session_memory.nbytes == 2 * each
-    broker.leave(flows[1])
-    assert broker.ask(one, "Profile", {"profile": "test"})[0] == 200
-    assert (shared.session_memory.nbytes, shared.session_memory.sessions) == (0, 0)
 
 
 def test_what_a_reader_has_summoned_counts__NB_02() -> None:
@@ -218,24 +202,15 @@ def test_whatever_happens_nothing_is_kept_in_the_end__NB_02(steps: list[tuple[st
     assert (shared.session_memory.nbytes, shared.session_memory.sessions) == (0, 0)
 
 
-def test_the_gateway_s_bound_is_that_of_its_process__NB_02() -> None:
-    """NB-02: and the operator is told who was refused for it."""
-    clock, shared = Clock(), SharedState()
-    network = Network(clock)
-    factory = MtlServerFactory(
-        clock=clock, shared=shared, limits={BOUND: 1}, sockets=network.sockets()
-    )
-    factory.listen(["tcp://127.0.0.1:5049"], "tcp://127.0.0.1:5050")
-    made = MtlClientFactory(clock=clock, sockets=network.sockets())
-    client = made.buildClient("tcp://127.0.0.1:5049")
-    client.open("host")
-    client.profile("queue")
-    asked = [client.reader([name]) for name in NAMES[:60]]
-    for one in asked:
-        one.addErrback(lambda failure: None)
-    clock.pump([0] * 300)
-    assert shared.session_memory.limit == 1
-    assert factory.counters[f"turned_away:{BOUND}"] > 0
-    client.abort()
-    factory.drain()
-    clock.pump([1] * 30)
+class OfTheProcess(ContractCase):
+    case = Mtl()
+
+    def test_the_bound_is_that_of_the_process_and_the_operator_is_told__NB_02(self) -> None:
+        world = self.world(SafeSink(), process_session_bytes=1)
+        client = world.join().client
+        refused: list[Any] = []
+        for name in NAMES[:60]:
+            client.writer([name]).addErrback(refused.append)
+        world.wait(1)
+        self.assertIn(BOUND, refused[-1].getErrorMessage())
+        self.assertEqual(world.factory.counters[f"turned_away:{BOUND}"], len(refused))

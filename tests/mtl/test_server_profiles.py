@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
-from twisted.trial.unittest import SynchronousTestCase
 
+from tests.contract.cases import Mtl
+from tests.contract.world import ContractCase
 from tests.mtl.broker import (
     FULL,
     NONE,
@@ -29,11 +30,9 @@ from tests.mtl.broker import (
     contents,
     write,
 )
-from tests.tools.memory_zeromq import Network
+from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.mtl import (
     IngestProfile,
-    MtlClientFactory,
-    MtlServerFactory,
     Profile,
     QueueProfile,
     Stored,
@@ -510,38 +509,23 @@ def test_what_a_profile_sends_is_bytes_or_its_own_trouble__RD_40(body: Any) -> N
     assert broker.server.counters["profile_errors"] == (not sent)
 
 
-class OnTwisted(SynchronousTestCase):
+class OnTwisted(ContractCase):
+    case = Mtl()
+
     def test_few_lines_tell_of_a_profile_that_always_raises_and_a_counter(self) -> None:
-        """RD-40: it may raise for each content; a neighbour's are all stored."""
-        clock = Clock()
-        network, sink = Network(clock), SafeSink()
-        profile = raising(IngestProfile, "has_room", False)
-        profile.armed = True
-        address, data_address = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
-        factory = MtlServerFactory(sink, clock=clock, sockets=network.sockets(), profiles=[profile])
-        factory.listen([address], data_address)
-        told: dict[str, list[Any]] = {BAD: [], GOOD: []}
-        writers: dict[str, Any] = {}
-        for host in told:
-            made = MtlClientFactory(clock=clock, sockets=network.sockets())
-            client = made.buildClient(address)
-            self.addCleanup(client.abort)
-            client.open(host)
-            client.profile("ingest")
-            leased = client.writer(["a"])
-            clock.pump([0] * 30)
-            writers[host] = self.successResultOf(leased)
-        for number in range(200):
-            for host, writer in writers.items():
-                sent = writer.send("a", f"{host}{number}".encode())
-                sent.addBoth(told[host].append)
-        clock.pump([0] * 30)
-        self.assertEqual(told[GOOD], [None] * 200)
-        stored = [message.body for batch in sink.batches for message in batch]
-        self.assertEqual(stored, [f"{GOOD}{number}".encode() for number in range(200)])
-        self.assertEqual([one.type.__name__ for one in told[BAD]], ["Refused"] * 200)
-        self.assertEqual(factory.counters["profile_errors"], 200)
+        """RD-40: it may raise for each content."""
+        world = self.world(SafeSink())
+        profile: Any = world.factory.machine.profiles["ingest"]
+
+        def fails(*arguments: Any) -> bool:
+            raise FaultOfProfileError
+
+        profile.bounded, profile.has_room = True, fails
+        peer = world.join()
+        sent = [peer.send(b"%d" % number) for number in range(200)]
+        world.wait(1)
+        for one in sent:
+            self.failureResultOf(one, Refused)
+        self.assertEqual(world.factory.counters["profile_errors"], 200)
         lines = self.flushLoggedErrors(FaultOfProfileError)
         self.assertTrue(1 <= len(lines) <= 5, len(lines))
-        factory.drain()
-        clock.advance(factory.limits["drain"])
