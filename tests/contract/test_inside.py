@@ -153,6 +153,8 @@ class SessionHooks:
 
     @only(*CONNECTED)
     def test_a_session_hook_may_end_everything(self: Any) -> None:
+        """The session stands for who asks in the hook."""
+        stood: list[bool] = []
         for end in (
             lambda session: session.transport.loseConnection(),
             lambda session: session.transport.abortConnection(),
@@ -161,6 +163,7 @@ class SessionHooks:
             for side in ("server", "client"):
 
                 def sessionEstablished(session: Any, end: Any = end) -> None:
+                    stood.append(session.established)
                     end(session)
 
                 hooks = {"sessionEstablished": sessionEstablished}
@@ -169,6 +172,7 @@ class SessionHooks:
                 world.wait(70)
                 self.assertTrue(peer.gone)
                 self.assertEqual(world.tracebacks, [])
+        self.assertEqual(stood, [True] * 6)
 
     @only(*CONNECTED)
     def test_a_session_hook_that_raises_is_logged_and_harms_nobody(self: Any) -> None:
