@@ -311,7 +311,7 @@ def test_everything_comes_from_there_and_doctor_knows_whether_it_is_compiled(
 def test_types_and_the_status_page_are_there(installed: Installed) -> None:
     package = installed.site / "twisted_msgproto"
     names = [f"net/site/page.{kind}" for kind in ("html", "css", "js")]
-    for name in ("py.typed", "core/_packed.pyi", "lumberjack/_scan.pyi", *names):
+    for name in ("py.typed", "core/_packed.pyi", *names):
         assert (package / name).is_file(), name
 
 

@@ -76,10 +76,9 @@ class Connected(LoggedCase):
     def connect(self, changes=None, **settings):
         settings = {"compress": 0, "window": 10, **settings}
         self.factory = LumberjackClientFactory(limits=changes, clock=self.clock, **settings)
-        client = self.factory.buildProtocol(PEER)
-        self.transport = Transport()
-        self.transport.protocol = client
-        client.makeConnection(self.transport)
+        self.host = Host("a", [])
+        client = self.successResultOf(self.host.connect(self.factory))
+        self.transport = self.host.transport
         return client
 
     def lose(self, client):

@@ -33,6 +33,8 @@ from twisted_msgproto.testing import splits
 
 pytestmark = pytest.mark.usefixtures("form")
 
+compiled_scan = frames.scan  # also where the fixture hides it
+
 
 def read(nbytes, **limits):
     """A session which has read ``nbytes``."""
@@ -382,47 +384,22 @@ def test_pairs_of_a_frame_that_is_not_whole_count_with_what_they_take__NB_02(pai
     assert len(octets) < grown < reader.input_weight + 4096
 
 
-needs_compiled = pytest.mark.skipif(
-    not frames.COMPILED,
-    reason="the compiled scan was not built: pip install -e . with a C compiler at hand",
-)
-
-
-@needs_compiled
-@pytest.mark.parametrize("name", ["json_columns", "data_columns"])
-@pytest.mark.parametrize(
-    ("octets", "position", "stop"),
-    [
-        (b"2J", -1, 2),
-        (b"2J", 1, 2),
-        (b"2J", 5, 2),
-        (b"2J", 0, 3),
-        (b"", 0, 0),
-        (b"2J", sys.maxsize, 2),
-        (b"2J", -sys.maxsize, 2),
-    ],
-)
-def test_positions_outside_of_the_bytes_are_a_programmer_s_fault(name, octets, position, stop):
-    from twisted_msgproto.lumberjack import _scan
-
-    more = (1,) * (3 if name == "json_columns" else 6)
-    with pytest.raises(ValueError, match="outside"):
-        getattr(_scan, name)(octets, position, stop, *more)
-    with pytest.raises(TypeError):
-        getattr(_scan, name)("text", 0, 0, *more)
-
-
-@needs_compiled
-@pytest.mark.parametrize("name", ["json_columns", "data_columns"])
-@pytest.mark.skipif(sys.maxsize < 1 << 32, reason="nobody has so many bytes on such a machine")
-def test_bytes_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(name):
+@pytest.mark.skipif(not frames.COMPILED, reason="the compiled scan was not built")
+@pytest.mark.parametrize(("name", "arguments"), [("json_columns", 3), ("data_columns", 6)])
+def test_places_that_cannot_be_are_a_programmer_s_fault(name, arguments):
     """Bounds are 31-bit numbers; one that had wrapped would make Arrow read anywhere."""
-    from twisted_msgproto.lumberjack import _scan
-
-    more = (1,) * (3 if name == "json_columns" else 6)
+    columns, more = getattr(compiled_scan, name), (1,) * arguments
+    for octets, position, stop in (
+        *((b"2J", position, 2) for position in (-1, 1, 5, sys.maxsize, -sys.maxsize)),
+        *((b"2J", 0, 3), (b"", 0, 0)),
+    ):
+        with pytest.raises(ValueError, match="outside"):
+            columns(octets, position, stop, *more)
+    with pytest.raises(TypeError):
+        columns("text", 0, 0, *more)
     octets = mmap.mmap(-1, (1 << 31) + 12)  # none of it is touched
     with octets, pytest.raises(OverflowError, match="31"):
-        getattr(_scan, name)(octets, 1 << 31, len(octets), *more)
+        columns(octets, 1 << 31, len(octets), *more)
 
 
 def test_only_few_keys_are_held_for_the_next_frame__NB_02():

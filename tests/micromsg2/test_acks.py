@@ -136,6 +136,12 @@ def test_the_last_1024_or_n_numbers_are_known_as_repeats(count: int, known: int)
         assert bodies(events) == []
 
 
+def test_0_is_no_number_behind_65535_either__MM_13() -> None:
+    server = server_with(BATCH + "5")
+    at(server, 65537)
+    broken(server, message(0))
+
+
 def test_with_batch_ack_one_ack_covers_all_that_became_safe__MM_19() -> None:
     """MM-19, RD-22: with the next outputs, behind the ERRORs of what it covers."""
     server = server_with(BATCH + "100")

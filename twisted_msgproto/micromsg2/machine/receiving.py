@@ -213,10 +213,8 @@ class Inbox:
     def _follow(self, sequences: Sequence[int]) -> bool:
         first = sequences[0]
         last = first + len(sequences) - 1
-        if first != self._last + 1 or last not in SEQUENCES:  # after a wrap they come one by one
-            return False
-        if sequences != list(range(first, last + 1)):
-            return False
+        if first != self._last + 1 or sequences != list(range(first, last + 1)):
+            return False  # after a wrap they come one by one
         self._last = last
         return True
 
