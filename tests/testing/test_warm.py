@@ -52,35 +52,6 @@ def test_it_has_the_words_place_variables_streams_and_status_of_a_usual_one(
     assert not os.path.exists(f"/proc/{forked.pid}")
 
 
-OUTER = """
-import json, os, subprocess, sys
-command = [sys.executable, "-m", "probe"]
-pipe = subprocess.PIPE
-ended = subprocess.run([*command, *sys.argv[1:]], input="input", capture_output=True, text=True)
-waits = subprocess.Popen([*command, "0"], stdin=pipe, stdout=pipe, start_new_session=True)
-waits.poll(); before = waits.returncode; session = os.getsid(waits.pid) == waits.pid
-waits.kill()
-other = subprocess.run(["sh", "-c", "exit 4"]).returncode
-print(json.dumps([ended.returncode, ended.stdout, ended.stderr.splitlines()[-1],
-                  before, session, waits.wait(60), waits.poll(), other]))
-print(type(waits).__name__)
-"""
-
-
-@pytest.mark.parametrize("how", ["0", "3", "text", "raise", "kill", "interrupt"])
-def test_what_it_starts_is_as_if_it_had_been_started_as_usual(tmp_path: Path, how: str) -> None:
-    (tmp_path / "probe.py").write_text(PROBE)
-    (tmp_path / "outer.py").write_text(OUTER)
-    command = [sys.executable, "-m", "outer", how, "a word"]
-    env, pipe = environment(PROBE="set"), subprocess.PIPE
-    forked = begun(command, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stderr=pipe)
-    said, kind = forked.communicate("", 60)[0].splitlines()
-    usual = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert json.loads(said) == json.loads(usual.stdout.splitlines()[0])
-    assert json.loads(said)[3:] == [None, True, -9, -9, 4]
-    assert (kind, usual.stdout.splitlines()[1]) == ("Nested", "Popen")
-
-
 @pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "PYTHONHASHSEED"])
 def test_what_decides_at_a_start_starts_a_process_as_usual(tmp_path: Path, name: str) -> None:
     env = {**environment(), name: "" if name == "LD_PRELOAD" else "0"}

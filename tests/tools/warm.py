@@ -3,8 +3,8 @@
 A process that is started the usual way spends half a second of CPU time on importing Twisted,
 OpenSSL and the rest, and a run of the tests starts hundreds.  A forked one is a process as any
 other, with its own memory, descriptors, environment and signals; it only skips the imports.
-Commands of other programs start the usual way, and so do those with another ``PYTHONPATH``.
-What a forked process starts is forked from the same one, for the same reason (:class:`Nested`).
+Commands of other programs start the usual way, and so do those with another ``PYTHONPATH``, and
+what a forked process starts itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import inspect
 import json
 import os
 import runpy
@@ -26,7 +25,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 IMPORTED: Final = (
     *("twisted.application.app", "twisted.application.service", "twisted.internet.endpoints"),
@@ -72,28 +71,20 @@ DESCRIPTORS: Final = 4
 # ── The process that the others are forked from ─────────────────────────────────────────────────
 
 
-def serve(requests: socket.socket, nested: socket.socket) -> dict[str, Any] | None:
+def serve(requests: socket.socket) -> dict[str, Any] | None:
     """Fork a process for each request, until ``requests`` is closed: then return None.
 
-    In each forked process return the request; the process is ready for its program.  Processes
-    that were forked connect to ``nested`` for a request of their own.
+    In each forked process return the request; the process is ready for its program.
     """
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
-    selector.register(nested, selectors.EVENT_READ)
     while True:
         for key, _ in selector.select():
             if key.data is not None:
                 selector.unregister(key.fd)
                 _reap(key.fd, *key.data)
                 continue
-            if key.fileobj is nested:
-                with nested.accept()[0] as asking:
-                    request, descriptors = _received(asking)
-                if request is None:  # it was ended meanwhile
-                    continue
-            else:
-                request, descriptors = _received(requests)
+            request, descriptors = _received(requests)
             if request is None:
                 return None
             pid = os.fork()
@@ -139,8 +130,6 @@ def _forget(selector: selectors.BaseSelector) -> None:
 
 def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     """Make this forked process what was asked for, but for its program."""
-    if request["session"]:
-        os.setsid()
     os.write(descriptors[-1], TOLD.pack(os.getpid()))  # from now on it can be signalled
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
@@ -190,100 +179,9 @@ def main(descriptor: int) -> None:
         assert name not in sys.modules, f"{name} was imported"
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
     gc.freeze()  # a collection would touch, and so copy, every page
-    place, started_with = f"\0{__name__}-{os.getpid()}", dict(os.environ)
-    with socket.socket(socket.AF_UNIX) as nested:
-        nested.bind(place)
-        nested.listen()
-        request = serve(socket.socket(fileno=descriptor), nested)
+    request = serve(socket.socket(fileno=descriptor))
     if request is not None:
-        Nested.place, Nested.started_with = place, started_with
-        subprocess.Popen = Nested  # type: ignore[misc]
         run(request["module"], request["arguments"])
-
-
-# ── What a forked process starts ────────────────────────────────────────────────────────────────
-
-USUAL: Final = {
-    **{"executable": None, "preexec_fn": None, "pass_fds": (), "shell": False},
-    **{"gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1},
-}
-"""A Popen with something else is started the usual way."""
-
-
-class Nested(subprocess.Popen):  # type: ignore[type-arg]
-    """Is a Popen that has ``python -m MODULE`` forked; all others it starts the usual way.
-
-    Python's class has two methods that start a process and ask for its status; only these differ.
-    """
-
-    place: ClassVar[str]
-    started_with: ClassVar[Mapping[str, str]]
-    _told: socket.socket | None = None
-
-    def _execute_child(self, *values: Any) -> None:
-        usual = super()._execute_child  # type: ignore[misc]
-        how = inspect.signature(usual).bind(*values).arguments
-        command, env = how["args"], dict(how["env"] or os.environ)
-        if (
-            any(how.get(name, value) != value for name, value in USUAL.items())
-            or isinstance(command, str | bytes | os.PathLike)
-            or list(command[:2]) != [sys.executable, "-m"]
-            or deciding(env) != deciding(self.started_with)
-        ):
-            usual(*values)
-            return
-        request = {
-            "module": command[2],
-            "arguments": list(map(str, command[3:])),
-            "directory": os.path.abspath(how["cwd"] or "."),
-            "environment": env,
-            "session": how["start_new_session"],
-        }
-        names = ("p2cread", "c2pwrite", "errwrite")
-        given = [number if how[name] == -1 else how[name] for number, name in enumerate(names)]
-        self._told, theirs = socket.socketpair()
-        with theirs, socket.socket(socket.AF_UNIX) as asking:
-            asking.connect(self.place)
-            send_request(asking, request, [*given, theirs.fileno()])
-            (self.pid,) = TOLD.unpack(self._told.recv(TOLD.size))
-        self._child_created = True
-        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-        self._close_pipe_fds(*(how[name] for name in ends))  # type: ignore[attr-defined]
-
-    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        if self._told is None:
-            told: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
-            return told
-        self._told.setblocking(not wait_flags & os.WNOHANG)
-        try:
-            octets = self._told.recv(TOLD.size)
-        except BlockingIOError:
-            return 0, 0
-        (status,) = TOLD.unpack(octets) if octets else (-signal.SIGKILL,)
-        self._told.close()
-        return self.pid, status << 8 if status >= 0 else -status
-
-    def _internal_poll(self, *values: Any, **named: Any) -> int | None:
-        if self._told is None:
-            super()._internal_poll(*values, **named)  # type: ignore[misc]
-        elif self.returncode is None and self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
-            try:
-                if self.returncode is None:
-                    pid, status = self._try_wait(os.WNOHANG)
-                    if pid:
-                        self._handle_exitstatus(status)  # type: ignore[attr-defined]
-            finally:
-                self._waitpid_lock.release()  # type: ignore[attr-defined]
-        return self.returncode
-
-
-def send_request(
-    asking: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]
-) -> None:
-    """Send one request; see :func:`serve`."""
-    octets = json.dumps(request).encode()
-    socket.send_fds(asking, [LENGTH.pack(len(octets))], list(descriptors))
-    asking.sendall(octets)
 
 
 # ── What tests use ──────────────────────────────────────────────────────────────────────────────
@@ -337,7 +235,6 @@ class Forked:
                 "arguments": list(command[3:]),
                 "directory": os.path.abspath(cwd or "."),
                 "environment": dict(env),
-                "session": False,
             }
             forking(env).ask(request, [*given, theirs.fileno()])
         self.pid = self._number(None)
@@ -436,8 +333,10 @@ class Forking:
 
     def ask(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         """Send one request; see :func:`serve`."""
+        octets = json.dumps(request).encode()
         with self._lock:
-            send_request(self._requests, request, descriptors)
+            socket.send_fds(self._requests, [LENGTH.pack(len(octets))], list(descriptors))
+            self._requests.sendall(octets)
 
     def suits(self, env: Mapping[str, str]) -> bool:
         """Return whether a process with this environment is the same when it is forked."""
