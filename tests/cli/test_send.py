@@ -322,11 +322,12 @@ def fake(launch: Launcher) -> Launcher:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "command.py").write_text(COMMAND)
+    (launch.directory / "receives.py").write_text(MAIN)
     return launch
 
 
 def recv(fake: Launcher, *words: str) -> Launched:
-    return fake.command([sys.executable, "-c", MAIN, *words])
+    return fake(*words, module="receives")
 
 
 def test_it_ends_after_the_count_and_in_peace(fake: Launcher) -> None:

@@ -26,8 +26,6 @@ TWISTD = ["-c", "from twisted.scripts.twistd import run; run()", "--nodaemon", "
 LUMBERJACK = ["lumberjack", "-e", LOOPBACK, "--queue=queue", "--log-sessions"]
 WAYS = {
     "gateway": GATEWAY,
-    "gateway, JSON": [*GATEWAY, "--json-log"],
-    "twistd": [*TWISTD, *LUMBERJACK],
     "twistd, JSON": [*TWISTD, *LUMBERJACK, "--json-log"],
     "twist": ["-m", "twisted", *LUMBERJACK],
 }

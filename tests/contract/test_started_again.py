@@ -33,6 +33,7 @@ WAYS = {
 }
 
 
+BOTH = ["gateway", "twistd -n"]
 SET_UPS = ["read-only", "uid", "host", "proxies", "no-ipv6", "all"]
 """What a container may be beside a PID name space of its own: words of containers.sh."""
 
@@ -61,8 +62,9 @@ def acknowledged(path: Path) -> bool:
     ("way", "set_up"),
     [
         *((way, "") for way in WAYS),
-        *((way, set_up) for way in ("gateway", "twistd -n") for set_up in SET_UPS),
-        *(pytest.param(way, "all", marks=LONG) for way in list(WAYS)[1:] if way != "twistd -n"),
+        *((way, "all") for way in BOTH),
+        *(pytest.param(way, set_up, marks=LONG) for way in BOTH for set_up in SET_UPS[:-1]),
+        *(pytest.param(way, "all", marks=LONG) for way in WAYS if way not in BOTH),
     ],
 )
 def test_the_same_command_starts_again_after_a_kill(
