@@ -531,8 +531,7 @@ def test_a_slow_disk_is_a_note(tmp_path: Path, seconds: float, state: str) -> No
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-@pytest.mark.parametrize("umask", [0o000, 0o077])
-@pytest.mark.parametrize("whoever", ["root", "nobody"])
+@pytest.mark.parametrize(("umask", "whoever"), [(0o000, "root"), (0o077, "nobody")])
 def test_the_user_of_the_units_can_start_what_was_made_for_it__RD_14(
     umask: int, whoever: str
 ) -> None:
