@@ -202,12 +202,16 @@ def test_what_a_disk_does_not_keep_is_not_said_to_be_done(
     state.declare({name: 0})
     put(
         writer,
-        MessageBatch("tests", "message", 1, count=1, body=[b"x"], envelope=[head("t", name)]),
+        MessageBatch(
+            "tests", "message", int(NOW * 1e6), count=1, body=[b"x"], envelope=[head("t", name)]
+        ),
     )
     state.close()
     writer.close()
     with closing(StoppedBroker(str(tmp_path / "q"))) as stopped:
         assert waiting(stopped.queues()) == {"q": 1}
+        (shown,) = stopped.queues()
+        assert shown.oldest == stopped.peek("tests", "q", 1)[0].received_at == NOW * 1e6
 
         def broken(*arguments: object) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
