@@ -5,7 +5,7 @@ from __future__ import annotations
 from gc import collect
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import ISSLTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -14,6 +14,7 @@ from tests.doubles import Tcp
 from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto import Message, MessageBatch
 from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
+from twisted_msgproto.net.wires.stream import Output
 
 FIRST_READ_BYTES, PARTIAL_READ_BYTES, READ_BYTES_MIN = 16 << 10, 64 << 10, 1 << 10
 TURN_SECONDS = 0.008
@@ -143,6 +144,19 @@ class Links(LinkCase):
             waiting.callback(None)
         self.assertEqual(transport.value().count(b"ok"), 7)
         self.assertTrue(transport.disconnecting)
+
+    def test_behind_what_the_disk_has_lost_nothing_is_kept(self) -> None:
+        """HO-27: of one read, and of what comes after it: what is stored has no gap."""
+        seen: list[Any] = []
+
+        def batchReceived(self: Any, batch: MessageBatch) -> Any:
+            seen.append(batch)
+            return fail(QueueError("the disk is broken"))
+
+        server, transport = self.link(batchReceived=batchReceived)
+        server.dataReceived(b"a\nb\n")
+        server.dataReceived(b"c\n")
+        self.assertEqual((len(seen), transport.value()), (1, b"lost 1\n"))
 
     def test_a_server_that_stops_reads_no_more(self) -> None:
         server, transport = self.link(Sink(held=True))
@@ -328,6 +342,19 @@ class Edges(LinkCase):
         self.lose()
         sink.waiting[0].callback(None)
         self.assertEqual(transport.producerState, "paused")
+
+    def test_while_a_peer_is_not_read_it_is_not_late__NB_02(self) -> None:
+        server, transport = self.link()
+        held = self.factory.shared.held
+        held.bound(4000)
+        server.dataReceived(b"x" * 2500)
+        server.outputChanged(True)
+        self.clock.advance(50)
+        server.outputChanged(False)
+        for seconds, octets, late in ((3.0 - 1, 1000, False), (2, 1001, True)):
+            self.clock.advance(seconds)
+            held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
+            self.assertEqual(transport.aborted, late)
 
     def test_an_error_in_code_while_a_loss_is_told_ends_the_connection(self) -> None:
         sink = Sink(held=True)

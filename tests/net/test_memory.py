@@ -300,17 +300,20 @@ def test_addresses_take_turns_when_there_is_room_again() -> None:
     world = World()
     eldest = world.peer("elsewhere")
     eldest.hold(SOFT)
-    many = [world.peer("many") for _ in range(5)]
-    one = world.peer("one")
-    for peer in [*many, one]:
-        peer.hold(143_000)
-    for peer in [*many, one]:
-        if not peer.held_back:
-            peer.grow(1)
-    assert all(peer.held_back for peer in [*many, one])
+    before, one, behind = (
+        [world.peer(address) for _ in range(count)]
+        for address, count in (("many", 3), ("one", 1), ("many", 3))
+    )
+    crowd = [*before, *one, *behind]
+    for nbytes in (125_001, 1):
+        for peer in crowd:
+            if not peer.held_back:
+                peer.grow(nbytes)
+    assert all(peer.held_back for peer in crowd)
     # It has finished one message: there is room for two, and it goes on.
-    eldest.hold(SOFT - 6 * 143_001 - TURN_BYTES - 10)
-    assert [peer.held_back for peer in [*many, one]] == [False, True, True, True, True, False]
+    eldest.hold(SOFT - 7 * 125_002 - TURN_BYTES - 10)
+    assert not one[0].held_back
+    assert sum(peer.held_back for peer in crowd) == 5
 
 
 def test_unread_output_counts_and_only_reading_it_is_progress() -> None:
