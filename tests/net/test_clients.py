@@ -314,6 +314,13 @@ class ComebackTests(SynchronousTestCase):
             session.asked[0][1].callback("answer")
             self.assertEqual(self.successResultOf(verbs[0]), "answer")
 
+    def test_a_session_which_comes_too_late_is_not_taken(self) -> None:
+        client = self.client()
+        closed = client.close()
+        client.stand()
+        self.successResultOf(closed)
+        self.assertIsNone(client.session)
+
 
 class BackoffTests(SynchronousTestCase):
     def test_half_of_a_wait_is_chance(self) -> None:

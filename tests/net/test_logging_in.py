@@ -434,6 +434,20 @@ def test_the_line_is_bounded_and_those_with_most_failures_have_to_go() -> None:
     assert town.wait_of(right) == pytest.approx(1)
 
 
+def test_one_address_does_not_fill_the_line_of_others() -> None:
+    """NB-05: its places count like failures."""
+    town = Town(line=10)
+    town.fail("203.0.113.1", "me")  # so that not all are checked together
+    town.check = 100.0
+    for address in others(19):
+        town.arrive(address, "me")
+    crowd = [town.arrive(THERE, "me") for _ in range(10)]
+    assert not town.refused
+    single = [town.arrive(address, "me") for address in others(5, 50)]
+    assert not any(one in town.refused for one in single)
+    assert sum(one in town.refused for one in crowd) == 5
+
+
 def test_a_crowd_is_checked_together_until_one_of_it_fails() -> None:
     """A checker which takes its time does not make a restart's clients fail."""
     town = Town(check=0.05)
@@ -464,6 +478,17 @@ def test_who_has_gone_gives_its_place_back() -> None:
     town.throttle.leave(held)
     assert town.throttle.deadline == inf
     town.check_all_is_free()
+
+
+def test_whoever_waits_comes_before_who_arrives_just_when_a_token_is_free() -> None:
+    """NB-05: and not only once the timer has fired."""
+    town = Town()
+    town.fail(THERE, "me", 5)
+    first = town.arrive(THERE, "me")
+    town.now = town.throttle.deadline
+    second = town.arrive(THERE, "old")
+    assert first in town.waited
+    assert second not in town.waited
 
 
 def test_the_wait_is_within_the_hand_shake() -> None:
