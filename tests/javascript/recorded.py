@@ -13,11 +13,15 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.javascript.sabc_sessions import SABC_SESSIONS
 from tests.javascript.umq_sessions import UMQ_SESSIONS
+from tests.sabc.test_framing import BAD_HEADS, NO_FRAMES
+from tests.umq.pairs import EXAMPLES
+from tests.umq.test_machine import FAULTY, READ
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.sabc.wire import Bounds
 from twisted_msgproto.sabc.wire.framing import read_frame
@@ -27,115 +31,35 @@ from twisted_msgproto.umq import wire as umq
 DIRECTORY = Path(__file__).parents[2] / "clients" / "js" / "test" / "recorded"
 
 UMQ_CASES = (
-    *"""
-H1:who I am
-W1:
-W1:welcome
-C1AZ3:["method","arg1"]
-A3:C1AZ4:[1]
--:Upstream error
-A0:C1:x
-A:C1:x
-F0:123 Authorization failed
-F:
-!5:1 gone
-E112:I'm teapot
-B63:4454:work
-T9A8Z: update1
-D9A8Z:
-U9A8Z:
-S:key=value
-X:key
-S:=
-C0000000000001:x
-C00000000000001:x
-CZZZZZZZZZZZZZ:x
-C:
-:
-A
-A1
-A1:
-A1:A1:C1:x
-A1:F0:3 x
-A1:E1:x
-A1:D1:
-A1:U1:
-A1:X:k
-A1:!1:x
-A1:-:x
-A4:C1:x
-A3:R1:x
-c1:x
-h1:
-a1:C1:x
-Q1:x
-C1
-C-1:x
-Cab:x
-C 1:x
-É1:x
-ß:x
-𝄞1:x
-C1:12345678901234567890
-C1:123456789012345678901
-A١:C1:x
-C١:x
-ſ1:x
-AAA:C1:x
-A1:C1:
-C1:a|b
-""".splitlines(),
+    *(text for text in EXAMPLES.values() if isinstance(text, str)),
+    *(text for text, _ in READ),
+    *(text for text, _, _ in FAULTY if len(text) < 100),
+    *("A3:C1AZ4:[1]", "F:", "S:=", "A4:C1:x", "A3:R1:x", "É1:x", "ß:x", "𝄞1:x", "ſ1:x"),
+    *("C1:12345678901234567890", "C1:123456789012345678901"),
     *(f"C1:{'𝄞' * count}" for count in (10, 20, 21)),
-    "",
-    "C1:a\nb\r\n:c",
-    "C1\n:x",
-    "\nC1:x",
-    "C1:\x00",
-    "A1\n:C1:x",
+    *("C1:a\nb\r\n:c", "C1\n:x", "\nC1:x", "C1:\x00", "A1\n:C1:x"),
 )
 
 SABC_CASES = (
+    *(octets for octets, _ in BAD_HEADS.values() if len(octets) < 100),
+    *(octets for octets, _ in NO_FRAMES),
     b"CONNECT\r\nclient-id::me\r\n\r\n\0",
     b"CONNECTED\r\nsession-id::s\r\nsession-expiry::Tue, 01 Jun 2017 21:47:38 GMT\r\n\r\n\0",
     b"CONNECTED\r\nsession-id::s",
     b"CONNECTED\r\nsession-id::s\r\n",
-    b"CONNECTED\r\nsession-id::s\r",
-    b"CONNECTED\r\nsession-id::s\n",
     b"CONNECTED\r\nsession-id::s\r\n\r\n\r\n\r\n\0",
     b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0",
-    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0x",
-    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0\r\n",
-    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0WHATEVER MORE\r\n",
-    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0MESSAGE\r\nmsg-id::1\r\n\r\n\0",
-    b"DISCONNECTINGS\r\nsession-id::s\r\n\r\n\0",
     b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\nHola\r\n\r\n\0",
-    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\n\0",
     b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\n\r\n\0",
     b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\n\r\n\r\n\0",
     b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\nmsg-more::yes\r\n\r\na \0 and more",
-    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\nHola\r\n\r\n\0\0",
     b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\n\0Hola",
     b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\nG\xfc\r\n\r\n\0",
-    b"MESSAGE\r\nsession-id::s\r\nm\xfc::1\r\n\r\n\0",
     b"MESSAGE\r\nsession-id::s\r\nm\xc3\xbc::1\r\n\r\nG\xc3\xbc\r\n\r\n\0",
-    b"MESSAGE\r\nsession-id:s\r\n\r\n\0",
-    b"MESSAGE\r\n::s\r\n\r\n\0",
-    b"MESSAGE\r\na::b::c\r\n\r\n\0",
     b"MESSAGE\r\na:::b\r\n\r\n\0",
-    b"MESSAGE\r\na::b\r\na::c\r\n\r\n\0",
-    b"MESSAGE\r\n\r\n\0",
     b"CONNECT\r\n\r\n\0",
-    b"CONNECT\r\n",
-    b"CONNECT",
-    b"MESSAGE\r\na::b\r\n",
     b"MESSAGE\na::b\n\n\0",
-    b"MESSAGE\r\na::b\rc\r\n\r\n\0",
-    b"MESSAGE\r\na::b\0\r\n\r\n\0",
-    b"message\r\na::b\r\n\r\n\0",
-    b"\r\nMESSAGE\r\na::b\r\n\r\n\0",
-    b"",
     b"\0",
-    b"ERROR\r\nerror-code::403\r\n\r\nAccess Forbidden\r\n\r\n\0",
     b"MESSAGE\r\n" + b"a" * 40 + b"::b\r\n\r\n\0",
     b"MESSAGE\r\n" + b"a" * 37 + b"::b\r\n\r\n\0",
     b"MESSAGE\r\na::1\r\nb::2\r\nc::3\r\nd::4\r\n\r\n\0",
@@ -227,9 +151,20 @@ RECORDED: dict[str, Callable[[], Any]] = {
 }
 
 
+def lines(value: Any) -> str:
+    """JSON with a line for each case, or each step of a session."""
+    line = partial(json.dumps, ensure_ascii=False, sort_keys=True)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(map(line, value)) + "\n]"
+    if any(isinstance(one, dict | list) for one in value.values()):
+        named = (f"{line(name)}: {lines(one)}" for name, one in sorted(value.items()))
+        return "{\n" + ",\n".join(named) + "\n}"
+    return line(value)
+
+
 def text_of(name: str) -> str:
     """The recording as it stands in its file."""
-    return json.dumps(RECORDED[name](), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    return lines(RECORDED[name]()) + "\n"
 
 
 def path_of(name: str) -> Path:

@@ -493,28 +493,28 @@ def test_on_websocket_a_command_may_end_after_its_last_header(end: bytes) -> Non
         assert names(server.receive([f"{command}\r\n{OURS}".encode() + end], NOW)) == [event]
 
 
-@pytest.mark.parametrize(
-    ("octets", "reason"),
-    [
-        (b"", "framing"),
-        (b"MESSAGE", "framing"),
-        (b"MESSAGE\r\na::b", "framing"),
-        (b"MESSAGE\r\na::b\r\n", "framing"),
-        (b"DISCONNECT\r\n", "headers-missing"),
-        (b"DISCONNECT\r\na::b\r\n\r\nbody", "framing"),
-        (b"DISCONNECT\r\na::b\r\n\r\n\r\n", "framing"),
-        (b"DISCONNECT\r\na::b\r\n\r\n\0\0", "framing"),
-        # What is itself no frame, or a whole one, is behind an end mark all the same.
-        (b"DISCONNECT\r\na::b\r\n\r\n\0\r\n", "framing"),
-        (b"DISCONNECT\r\na::b\r\n\r\nMORE THAN A COMMAND", "framing"),
-        (b"DISCONNECT\r\na::b\r\n\r\n\0MESSAGE\r\na::b\r\n\r\n\0", "framing"),
-        (b"DISCONNECT\r\na::b\r", "header-syntax"),
-        (b"MESSAGE\r\na::b\r\n\r\nx\r\n\r\n\0y", "framing"),
-        (b"MESSAGE\r\na::b\r\n\r\n\0\0", "framing"),
-        (b"MESSAGE\r\na::b\r\n\r\nx\r\n\r\n\0\r\n", "framing"),
-        (b"HELLO\r\na::b\r\n\r\n", "command"),
-    ],
-)
+NO_FRAMES = [
+    (b"", "framing"),
+    (b"MESSAGE", "framing"),
+    (b"MESSAGE\r\na::b", "framing"),
+    (b"MESSAGE\r\na::b\r\n", "framing"),
+    (b"DISCONNECT\r\n", "headers-missing"),
+    (b"DISCONNECT\r\na::b\r\n\r\nbody", "framing"),
+    (b"DISCONNECT\r\na::b\r\n\r\n\r\n", "framing"),
+    (b"DISCONNECT\r\na::b\r\n\r\n\0\0", "framing"),
+    # What is itself no frame, or a whole one, is behind an end mark all the same.
+    (b"DISCONNECT\r\na::b\r\n\r\n\0\r\n", "framing"),
+    (b"DISCONNECT\r\na::b\r\n\r\nMORE THAN A COMMAND", "framing"),
+    (b"DISCONNECT\r\na::b\r\n\r\n\0MESSAGE\r\na::b\r\n\r\n\0", "framing"),
+    (b"DISCONNECT\r\na::b\r", "header-syntax"),
+    (b"MESSAGE\r\na::b\r\n\r\nx\r\n\r\n\0y", "framing"),
+    (b"MESSAGE\r\na::b\r\n\r\n\0\0", "framing"),
+    (b"MESSAGE\r\na::b\r\n\r\nx\r\n\r\n\0\r\n", "framing"),
+    (b"HELLO\r\na::b\r\n\r\n", "command"),
+]
+
+
+@pytest.mark.parametrize(("octets", "reason"), NO_FRAMES)
 def test_what_is_no_websocket_frame(octets: bytes, reason: str) -> None:
     """SA-02, SA-05, SA-21."""
     (fault,) = open_server(framed=True).receive([octets], NOW)

@@ -1,5 +1,7 @@
 /** A world without time and sockets: tests move its clock and are the other side of its sockets. */
 
+import { UmqClient } from "../src/index.js";
+
 export class FakeSocket {
   constructor() {
     this.sent = [];
@@ -86,4 +88,14 @@ export class FakeWorld {
 /** All that promises have to do is done. */
 export function turn() {
   return new Promise((resolve) => setImmediate(resolve));
+}
+
+/** A UMQ client whose session stands: with its world, its socket, and what it `said` to have one. */
+export async function connected(options = {}, world = new FakeWorld()) {
+  const connecting = UmqClient.connect("ws://server/", { world, ...options });
+  await turn();
+  const { socket } = world;
+  const said = socket.take();
+  socket.says("W1:welcome");
+  return { client: await connecting, world, said, socket };
 }

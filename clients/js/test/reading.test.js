@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { SabcClient, UmqClient } from "../src/index.js";
+import { SabcClient } from "../src/index.js";
 import { ConnectionClosed, LimitExceeded } from "../src/umq/index.js";
-import { FakeSocket, FakeWorld, turn } from "./fakes.js";
+import { FakeSocket, FakeWorld, turn, connected as umqConnected } from "./fakes.js";
 
 /** What is said while it is paused comes later, as with a real one. */
 class PausableSocket extends FakeSocket {
@@ -36,15 +36,7 @@ class PausableWorld extends FakeWorld {
   };
 }
 
-async function connected(options = {}) {
-  const world = new PausableWorld();
-  const connecting = UmqClient.connect("ws://server/", { world, limits: { "backlog-bytes": 100 }, ...options });
-  await turn();
-  world.socket.says("W1:");
-  const client = await connecting;
-  world.socket.take();
-  return { client, world, socket: world.socket };
-}
+const connected = (options = { limits: { "backlog-bytes": 100 } }) => umqConnected(options, new PausableWorld());
 
 const bytes = (length) => new Uint8Array(length).buffer;
 

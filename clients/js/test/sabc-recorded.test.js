@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { ProtocolFault } from "../src/errors.js";
 import { Machine } from "../src/sabc/machine.js";
-import { encode, partStart, readFrame } from "../src/sabc/wire.js";
+import { readFrame } from "../src/sabc/wire.js";
 import { jsonOf, bytes, recording } from "./recorded.js";
 import { replayOf } from "./sabc-replay.js";
 
@@ -36,19 +36,6 @@ function granted(limits) {
   machine.outputs();
   return machine;
 }
-
-test("a message in two parts is the same wherever it is split (SA-19)", () => {
-  const body = new TextEncoder().encode("Grüße \0 \r\n\r\n and 𝄞");
-  const head = "MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n";
-  for (let at = 0; at <= body.length; at++) {
-    if (partStart(body, at) !== at) continue; // no sender may split it there
-    const machine = granted();
-    const first = encode(`${head}msg-more::yes\r\n`, body.subarray(0, at), false);
-    const events = [...machine.receive(first, 0), ...machine.receive(encode(head, body.subarray(at), true), 0)];
-    assert.equal(events.length, 1, `split at ${at}`);
-    assert.equal(jsonOf(events[0].body), jsonOf(body), `split at ${at}`);
-  }
-});
 
 test("whatever the size of its parts, what is sent is read as it was (SA-18, SA-21)", () => {
   const body = new TextEncoder().encode("a\0\0\r\n\0b\r\n\0\0ü\r\n\r\nend");

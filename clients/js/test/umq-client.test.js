@@ -19,17 +19,7 @@ import {
   TimedOut,
   withRequest,
 } from "../src/umq/index.js";
-import { FakeWorld, turn } from "./fakes.js";
-
-async function connected(options = {}) {
-  const world = new FakeWorld();
-  const connecting = UmqClient.connect("ws://server/", { world, ...options });
-  await turn();
-  const said = world.socket.take();
-  world.socket.says("W1:welcome");
-  const client = await connecting;
-  return { client, world, said, socket: world.socket };
-}
+import { FakeWorld, connected, turn } from "./fakes.js";
 
 const TICKS = (id) => `["ticks","${id}"]`;
 
@@ -114,14 +104,6 @@ test("a call after the end is rejected, and so is one that was on its way", asyn
   await other.close();
   await assert.rejects(other.call("after close"), ConnectionClosed);
   assert.equal(await other.closed, null);
-});
-
-test("an attachment does not end the connection", async () => {
-  const { client, socket } = await connected();
-  const answer = client.call("picture");
-  socket.says("A1:R1:png", Uint8Array.of(1, 2).buffer);
-  assert.deepEqual((await answer).attachments, [Uint8Array.of(1, 2)]);
-  assert.equal(client.state, "open");
 });
 
 test("a call has a deadline and can be given up", async () => {

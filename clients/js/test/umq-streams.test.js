@@ -3,18 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { UmqClient } from "../src/index.js";
 import { AttachmentLost, ConnectionClosed, LimitExceeded, TimedOut, pieces } from "../src/umq/index.js";
-import { FakeWorld, turn } from "./fakes.js";
-
-async function connected(options = {}) {
-  const world = new FakeWorld();
-  const connecting = UmqClient.connect("ws://server/", { world, ...options });
-  await turn();
-  world.socket.take();
-  world.socket.says("W1:welcome");
-  return { client: await connecting, world, socket: world.socket };
-}
+import { connected, turn } from "./fakes.js";
 
 const bytes = (...values) => Uint8Array.from(values);
 const binary = (...values) => bytes(...values).buffer;
@@ -140,16 +130,6 @@ test("what nobody takes is bounded", async () => {
   const next = client.call("another", { streamed: true });
   socket.says("A1:R2:one", new Uint8Array(6).buffer, new Uint8Array(8).buffer);
   assert.equal((await (await next).stream.next()).value.length, 8);
-});
-
-test("a session that ends, ends its streams", async () => {
-  const { client, socket } = await connected({ reconnect: false });
-  const asked = client.call("file", { streamed: true });
-  socket.says("A2:R1:two", binary(1));
-  const { stream } = await asked;
-  socket.breaks();
-  assert.deepEqual((await stream.next()).value, bytes(1));
-  await assert.rejects(stream.next(), ConnectionClosed);
 });
 
 test("attachments of a streamed answer have their time, too", async () => {

@@ -6,16 +6,7 @@ import { test } from "node:test";
 
 import { SabcClient, UmqClient } from "../src/index.js";
 import { ConnectionClosed, LimitExceeded, Refused, withRequest } from "../src/umq/index.js";
-import { FakeWorld, turn } from "./fakes.js";
-
-async function connected(options = {}) {
-  const world = new FakeWorld();
-  const connecting = UmqClient.connect("ws://server/", { world, ...options });
-  await turn();
-  world.socket.take();
-  world.socket.says("W1:welcome");
-  return { client: await connecting, world, socket: world.socket };
-}
+import { FakeWorld, connected, turn } from "./fakes.js";
 
 const GRANTED = "CONNECTED\r\nsession-id::s\r\n\r\n\0";
 const TICKS = (id) => `["ticks","${id}"]`;
