@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,23 +16,6 @@ websockets = pytest.importorskip("websockets")
 
 
 SERVER = Path(__file__).parent / "server.py"
-
-
-def talk(launch, conversation, times=1):
-    """Run ``conversation(socket)`` against the test's server process (see server.py).
-
-    With ``times`` above 1 it is ``conversation(socket, number)`` on a new connection each time.
-    """
-    server = launch.command([sys.executable, str(SERVER)])
-    port = server.port("umq")
-
-    async def run():
-        for number in range(times):
-            async with connect(f"ws://localhost:{port}/", compression=None) as socket:
-                told = conversation(socket) if times == 1 else conversation(socket, number)
-                await asyncio.wait_for(told, 30)
-
-    asyncio.run(run())
 
 
 async def said(socket, *messages):
@@ -52,41 +36,37 @@ async def closed(socket):
     return rest, socket.close_code
 
 
-def test_the_sources_examples_with_a_foreign_client(launch):
-    """UM-01 … UM-16: the examples of the source, spoken by another WebSocket library."""
-
-    async def conversation(socket):
-        await said(socket, "H1:tok")
-        assert await heard(socket, 1) == ["W1:welcome"]
-        await said(socket, "C5AX12:How are you?")
-        assert await heard(socket, 1) == ["R5AX12:Fine"]
-        await said(socket, "C112:Brew coffee")
-        assert await heard(socket, 1) == ["E112:418 I'm teapot"]
-        await said(socket, "C121:Send me duck.png")
-        assert await heard(socket, 2) == ["A1:R121:Sending image/png", b"\x89PNG"]
-        await said(socket, "A2:C1AZ4:sum", b"12", "C7:How are you?", "-:Upstream download error")
-        assert await heard(socket, 2) == ["R7:Fine", "R1AZ4:2, lost Upstream download error"]
-        await said(socket, "C41:Subscribe on 'ABC'. TopicID=9A8Z")
-        assert await heard(socket, 3) == ["R41:accepted", "T9A8Z:update1", "T9A8Z:update2"]
-        await said(socket, "U9A8Z:", "U9A8Z:")
-        assert await heard(socket, 1) == ["D9A8Z:"]
-        await said(socket, "S:key=value", "X:nothing", "C42:attributes")
-        assert await heard(socket, 1) == ['R42:{"key": "value"}']
-        await said(socket, "X:key", "C:attributes")
-        assert await heard(socket, 1) == ["R:{}"]
-        await said(socket, "C13:I am ready, please send me a work as ID=4454")
-        ready, work = await heard(socket, 2)
-        assert ready == "R13:accepted"
-        assert work.startswith("B1:4454:here is a work. Send me result as ID=")
-        done = work.rpartition("=")[2]
-        await said(socket, "R1:accepted", f"B88:{done}:Work done")
-        assert await heard(socket, 1) == ["R88:Thank you!"]
-        await said(socket, "B89:9999:nobody")
-        assert await heard(socket, 1) == ["E89:2 callback not found"]
-        await said(socket, "T77:who asked?")
-        assert await heard(socket, 1) == ["U77:"]
-
-    talk(launch, conversation)
+async def examples(socket):
+    """What the source shows."""
+    await said(socket, "H1:tok")
+    assert await heard(socket, 1) == ["W1:welcome"]
+    await said(socket, "C5AX12:How are you?")
+    assert await heard(socket, 1) == ["R5AX12:Fine"]
+    await said(socket, "C112:Brew coffee")
+    assert await heard(socket, 1) == ["E112:418 I'm teapot"]
+    await said(socket, "C121:Send me duck.png")
+    assert await heard(socket, 2) == ["A1:R121:Sending image/png", b"\x89PNG"]
+    await said(socket, "A2:C1AZ4:sum", b"12", "C7:How are you?", "-:Upstream download error")
+    assert await heard(socket, 2) == ["R7:Fine", "R1AZ4:2, lost Upstream download error"]
+    await said(socket, "C41:Subscribe on 'ABC'. TopicID=9A8Z")
+    assert await heard(socket, 3) == ["R41:accepted", "T9A8Z:update1", "T9A8Z:update2"]
+    await said(socket, "U9A8Z:", "U9A8Z:")
+    assert await heard(socket, 1) == ["D9A8Z:"]
+    await said(socket, "S:key=value", "X:nothing", "C42:attributes")
+    assert await heard(socket, 1) == ['R42:{"key": "value"}']
+    await said(socket, "X:key", "C:attributes")
+    assert await heard(socket, 1) == ["R:{}"]
+    await said(socket, "C13:I am ready, please send me a work as ID=4454")
+    ready, work = await heard(socket, 2)
+    assert ready == "R13:accepted"
+    assert work.startswith("B1:4454:here is a work. Send me result as ID=")
+    done = work.rpartition("=")[2]
+    await said(socket, "R1:accepted", f"B88:{done}:Work done")
+    assert await heard(socket, 1) == ["R88:Thank you!"]
+    await said(socket, "B89:9999:nobody")
+    assert await heard(socket, 1) == ["E89:2 callback not found"]
+    await said(socket, "T77:who asked?")
+    assert await heard(socket, 1) == ["U77:"]
 
 
 FAULTS = [
@@ -101,17 +81,24 @@ FAULTS = [
 ]
 
 
-def test_faults_are_answered_with_their_code_and_a_close(launch):
-    """UM-02, UM-06 … UM-09, UM-18, UM-19: as a foreign client sees it."""
+async def fault(messages, fatal, code, socket):
+    await said(socket, *messages)
+    rest, close_code = await closed(socket)
+    assert rest[-1].startswith(fatal), (messages, rest)
+    assert close_code == code, messages
 
-    async def conversation(socket, number):
-        messages, fatal, code = FAULTS[number]
-        await said(socket, *messages)
-        rest, close_code = await closed(socket)
-        assert rest[-1].startswith(fatal), (messages, rest)
-        assert close_code == code, messages
 
-    talk(launch, conversation, times=len(FAULTS))
+def test_another_library_speaks_the_sources_examples_and_hears_of_its_faults(launch):
+    """UM-01 … UM-16, UM-18, UM-19: each on a connection of its own."""
+    server = launch.command([sys.executable, str(SERVER)])
+    port = server.port("umq")
+
+    async def run():
+        for told in (examples, *(partial(fault, *given) for given in FAULTS)):
+            async with connect(f"ws://localhost:{port}/", compression=None) as socket:
+                await asyncio.wait_for(told(socket), 30)
+
+    asyncio.run(run())
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "umq_browser" / "server.py"

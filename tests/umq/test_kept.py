@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from tests.umq.pairs import Echo, Pair, Pairs, feed, server, told
+from tests.umq.pairs import Echo, Pair, Pairs
 from twisted_msgproto.core.errors import LimitExceeded, QueueError, Refused
 from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.net.memory import SharedState
@@ -37,20 +37,6 @@ MESSAGES = st.sampled_from(
         *(b"", b"x" * 9000, "-:no", "D1:"),
     ]
 )
-
-
-def test_a_call_without_an_id_is_answered_without_one__UM_02():
-    machine = server()
-    assert feed(machine, "C:x") == [told.CallReceived("", "x")]
-    machine.result("", "y")
-    assert machine.outputs() == ["R:y"]
-
-
-def test_of_a_lost_session_nothing_is_sent__UM_05():
-    machine = server()
-    machine.call("x")
-    machine.lost(1.0)
-    assert machine.outputs() == []
 
 
 class Sessions(TestCase):
@@ -369,7 +355,7 @@ class Sinking(Pairs):
         both.server.topic.publish("update")
         both.server.call("call")
         both.server.callback(callback, "argument")
-        both.server.setAttribute("name", "value", [b"x"])
+        both.server.setAttribute("name", "value", [b"x", fail(RuntimeError("gone"))])
         both.server.unsetAttribute("name")
         both.pump()
         rows = [
@@ -383,7 +369,7 @@ class Sinking(Pairs):
                 ("topic", None, subscription.id, b"update", []),
                 ("call", "1", None, b"call", []),
                 ("callback", "2", callback, b"argument", []),
-                ("attribute", None, "name", b"value", [b"x"]),
+                ("attribute", None, "name", b"value", [b"x", b""]),
                 ("attribute", None, "name", None, []),
             ],
         )
@@ -403,13 +389,6 @@ class Sinking(Pairs):
         sink.release()
         both.pump()
         self.assertEqual(self.successResultOf(safe).payload, '"safe"')
-
-    def test_a_failed_attachment_is_empty_in_the_table(self):
-        sink = SafeSink()
-        both = self.pair(UmqServer, sink=sink)
-        both.client.call("x", [fail(RuntimeError("gone")), b"there"])
-        both.pump()
-        self.assertEqual(list(sink.batches[0].attachments), [[b"", b"there"]])
 
 
 @implementer(IMessageSink)

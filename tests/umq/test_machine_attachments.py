@@ -14,68 +14,6 @@ from twisted_msgproto.umq.machine.attachments import Slot
 # ── Attachments in ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_attachments_fill_the_oldest_announcement_first():
-    """UM-03, UM-04: text may stand in between; none and none written are the same."""
-    machine = server()
-    assert feed(
-        machine, "A2:C1:x", "A2:C2:y", "C3:z", b"1", "A0:C4:w", "S:k=v", b"2", "-:lost", b"3"
-    ) == [
-        told.CallReceived("3", "z"),
-        told.CallReceived("4", "w"),
-        told.AttributeSet("k", "v"),
-        told.CallReceived("1", "x", [b"1", b"2"]),
-        told.CallReceived("2", "y", [AttachmentFailure("lost"), b"3"]),
-    ]
-
-
-@pytest.mark.parametrize("stray", [b"x", b"", "-:x"])
-def test_an_attachment_nobody_waits_for_is_fatal_3(stray):
-    """UM-01, UM-04."""
-    refused(server(), stray, reason="stray")
-    refused(server(), "A1:C1:x", b"1", stray, reason="stray")
-
-
-@pytest.mark.parametrize("earlier", ["A1:T1:first", "A1:S:t=first"])
-def test_messages_of_one_topic_and_one_attribute_keep_their_order(earlier):
-    """UM-04: D and X included; everything else may overtake."""
-    machine = client()
-    machine.subscribe()
-    machine.subscribe()
-    if earlier[3] == "T":
-        texts = ["A1:T1:2nd", "T1:3rd", "D1:"]
-        ordered = [
-            told.TopicUpdated(1, "first", [b"1"]),
-            told.TopicUpdated(1, "2nd", [b"2"]),
-            told.TopicUpdated(1, "3rd"),
-            told.TopicClosed(1),
-        ]
-    else:
-        texts = ["A1:S:t=2nd", "S:t=3rd", "X:t"]
-        ordered = [
-            told.AttributeSet("t", "first", [b"1"]),
-            told.AttributeSet("t", "2nd", [b"2"]),
-            told.AttributeSet("t", "3rd"),
-            told.AttributeUnset("t"),
-        ]
-    assert feed(machine, earlier, *texts) == []
-    overtaking = feed(machine, "T2:other", "S:u=other", "X:w", "C1:x", "D2:")
-    assert len(overtaking) == 5
-    assert feed(machine, b"1") == ordered[:1]
-    assert feed(machine, b"2") == ordered[1:]
-    assert machine.snapshot()["held_bytes"] == 0
-
-
-def test_an_update_behind_its_topics_close_is_an_unknown_one():
-    """UM-12, UM-13."""
-    machine = client()
-    machine.subscribe()
-    assert feed(machine, "A1:T1:a", "D1:", "T1:b", "D1:", b"1") == [
-        told.TopicUpdated(1, "a", [b"1"]),
-        told.TopicClosed(1),
-    ]
-    assert machine.outputs() == ["U1:"]
-
-
 def test_updates_which_wait_when_their_topic_is_unsubscribed_are_dropped():
     """UM-04, UM-14: the slots stay."""
     machine = client()
@@ -85,13 +23,6 @@ def test_updates_which_wait_when_their_topic_is_unsubscribed_are_dropped():
     assert feed(machine, "A1:C1:x", b"1", b"2") == [told.CallReceived("1", "x", [b"2"])]
     assert machine.outputs() == ["U1:"]
     assert machine.snapshot()["closing"] == 0
-
-
-def test_an_attachment_too_large_is_fatal_3():
-    """UM-19."""
-    machine = server(attachment_bytes=10)
-    assert feed(machine, "A2:C1:x", b"x" * 10) == []
-    refused(machine, b"x" * 11, reason="attachment-bytes")
 
 
 def test_attachments_which_wait_are_limited_in_all():
@@ -113,49 +44,21 @@ def test_texts_which_wait_count_as_well():
     refused(machine, "A1:S:a=" + "x" * 1000, reason="attachments-bytes")
 
 
-def test_messages_which_wait_are_limited_in_number():
-    """UM-19."""
-    machine = client(waiting_messages=5)
-    feed(machine, "A1:S:a=", *["X:a"] * 4)
-    refused(machine, "X:a", reason="waiting-messages")
-    machine = client(waiting_messages=5)
-    machine.subscribe()
-    feed(machine, "A1:T1:a", *["T1:a"] * 4)
-    refused(machine, "D1:", reason="waiting-messages")
-
-
-def test_announcements_are_limited():
-    """UM-19: also those whose message was refused."""
-    machine = server(announcements=3, calls=2)
-    feed(machine, "A1:C1:", "A1:C2:", "A1:C3:")
-    refused(machine, "A1:C4:", reason="announcements")
-    machine = server(announcements=1)
-    feed(machine, "A1:C1:")
-    refused(machine, "A1:R7:", reason="announcements")
-
-
-def test_attachments_which_do_not_come_are_fatal_3():
-    """UM-19: 60 s from the announcement or from the last filled slot."""
+def test_attachments_have_their_time_from_when_the_peer_is_read_again():
+    """UM-19: while nothing is read, that nothing comes means nothing."""
     machine = server()
-    feed(machine, "A3:C1:x", now=10.0)
-    assert machine.deadline == 70.0
-    feed(machine, b"1", now=60.0)
-    feed(machine, "A1:C2:x", now=61.0)
-    assert due(machine, 70.0) == ([], 120.0)
-    feed(machine, "-:lost", now=119.0)
-    assert due(machine, 178.9)[1] == 179.0
-    (fault,), deadline = due(machine, 179.0)
-    assert deadline is None
-    assert (fault.reason, fault.code) == ("attachment-seconds", 3)
-    assert machine.outputs()[-1].startswith("F0:3 ")
-    machine = server()
-    feed(machine, "A1:C1:x", b"1", now=5.0)
-    assert due(machine, 65.0) == ([], None)
+    machine.paused(1.0)
+    machine.resumed(2.0)
+    assert machine.deadline is None  # none is on its way
     feed(machine, "A1:C2:x", now=100.0)
-    machine.paused(101.0)  # nothing is read: that nothing comes means nothing
+    machine.paused(101.0)
     assert machine.advance(500.0) == []
     machine.resumed(600.0)
-    assert machine.deadline == 660.0
+    assert due(machine, 659.0) == ([], 660.0)
+    assert names(machine.advance(660.0)) == ["UmqFault"]
+    machine.paused(700.0)
+    machine.resumed(800.0)
+    assert machine.deadline is None
 
 
 def test_each_announcement_has_its_whole_time__UM_19():
@@ -210,37 +113,23 @@ def test_a_streamed_update_keeps_its_place_and_lets_later_ones_pass():
 # ── Attachments out ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_slots_are_sent_in_order_whenever_they_are_filled():
-    """UM-04: text may overtake, attachments may not; the sender fills every slot."""
-    machine = client()
-    first, third = Slot(), Slot()
-    machine.call("x", [first, b"2"])
-    machine.call("y", [third])
-    machine.call("z")
-    assert machine.outputs() == ["A2:C1:x", "A1:C2:y", "C3:z"]
-    machine.fill(third, b"3")
-    machine.fill(third, b"again")
-    assert machine.outputs() == []
-    machine.fill_error(first, "lost")
-    machine.fill_error(first, "again")
-    assert machine.outputs() == ["-:lost", b"2", b"3"]
-
-
 def test_a_slot_which_is_not_filled_in_time_is_replaced():
-    """UM-04: before the peer gives us up (UM-19)."""
+    """UM-04: before the peer gives us up (UM-19); each has the whole time for itself."""
     machine = client()
-    slot, other = Slot(), Slot()
+    first, second, third = slots = [Slot(), Slot(), Slot()]
     machine.clock = 10.0
-    machine.call("x", [b"1", slot, other])
+    machine.call("x", [b"1", *slots])
+    assert due(machine, 50.0) == ([], 55.0)
+    machine.fill(first, b"2")
     machine.outputs()
-    assert machine.deadline == 55.0
-    assert due(machine, 54.0)[1] == 55.0
-    assert due(machine, 55.0)[1] == 100.0
+    machine.advance(55.0)
+    assert (machine.outputs(), machine.deadline) == ([], 95.0)
+    machine.advance(95.0)
     assert machine.outputs() == ["-:the attachment is not there in time"]
-    machine.fill(slot, b"late")
-    machine.fill(other, b"3")
-    assert machine.outputs() == [b"3"]
-    assert due(machine, 100.0)[1] is None
+    machine.fill(second, b"late")
+    machine.fill(third, b"4")
+    assert machine.outputs() == [b"4"]
+    assert due(machine, 200.0) == ([], None)
 
 
 def test_our_own_attachments_are_limited_and_nothing_is_sent():
@@ -253,6 +142,9 @@ def test_our_own_attachments_are_limited_and_nothing_is_sent():
         machine.call("x" * 11)
     with pytest.raises(TypeError):
         machine.call("x", ["text"])
+    for wrong in (b"bytes", bytearray(b"bytes"), 5, None):  # HO-02: it would arrive as its repr
+        with pytest.raises(TypeError):
+            machine.call(wrong)
     with pytest.raises(UnicodeEncodeError):
         machine.call("\ud800")
     assert machine.outputs() == [] and machine.calls_pending == 0
@@ -261,29 +153,6 @@ def test_our_own_attachments_are_limited_and_nothing_is_sent():
     with pytest.raises(LimitExceeded):
         machine.fill(slot, b"x" * 11)
     assert machine.outputs() == ["A1:C1:x", "-:the attachment is too large"]
-
-
-@pytest.mark.parametrize("wrong", [b"bytes", bytearray(b"bytes"), 5, None])
-def test_what_is_no_text_is_never_sent_as_its_repr(wrong):
-    """HO-02: b"x" would arrive as the text ``b'x'``, acknowledged."""
-    machine = client()
-    for verb in (
-        lambda: machine.call(wrong),
-        lambda: machine.call(wrong, (), 1),
-        lambda: machine.set_attribute("name", wrong),
-    ):
-        with pytest.raises(TypeError):
-            verb()
-    assert machine.outputs() == [] and machine.calls_pending == 0
-
-
-def test_a_refused_answer_may_be_given_again():
-    machine = server(attachment_bytes=10)
-    feed(machine, "C1:x")
-    with pytest.raises(LimitExceeded):
-        machine.result("1", "", [b"x" * 11])
-    machine.error("1", "too large")
-    assert machine.outputs() == ["E1:too large"]
 
 
 def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():

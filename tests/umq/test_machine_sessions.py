@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.umq.pairs import EXAMPLES, client, feed, limits, names, server, told
+from tests.umq.pairs import EXAMPLES, client, feed, names, server, told
 from twisted_msgproto.umq.machine import Client, Server
 
 # ── Whole sessions ──────────────────────────────────────────────────────────────────────────────
@@ -192,41 +192,6 @@ def test_where_attachments_stand_between_texts_does_not_matter(data):
 
 
 # ── What waits for us ───────────────────────────────────────────────────────────────────────────
-
-
-def test_a_client_which_decides_is_told_nothing_before_it_accepts():
-    """UM-07: what the server says after W counts only then."""
-    machine = Client(limits(), 0.0)
-    machine.hello()
-    (welcome,) = machine.receive(["W1:", "S:a=b", "C1:x"], 1.0)
-    assert names([welcome]) == ["WelcomeReceived"]
-    assert machine.receive(["C2:y"], 2.0) == []
-    kept = machine.accept(3.0)
-    assert machine.clock == 3.0
-    assert [getattr(event, "payload", event) for event in kept] == [
-        told.AttributeSet("a", "b"),
-        "x",
-        "y",
-    ]
-    assert feed(machine, "C3:z")[0].payload == "z"
-
-
-def test_calls_wait_for_the_sink_and_are_refused_if_it_fails():
-    """UM-17: and then the session ends, or it would have a gap."""
-    machine = server()
-    first, second = machine.receive(["C1:x", "C2:y"], 1.0)
-    assert machine.made_safe([first], 2.0) == [told.CallsSafe([first])]
-    assert machine.made_safe([], 2.0) == []
-    machine.result("1", "safe")
-    assert machine.not_safe([second], 3.0) == []
-    assert machine.outputs() == [
-        "R1:safe",
-        "E2:8 the call was not stored",
-        "F0:8 temporarily unavailable",
-    ]
-    assert machine.finished
-    assert machine.made_safe([second], 4.0) == []
-    assert machine.not_safe([second], 4.0) == [] == machine.outputs()
 
 
 def test_the_time_of_a_call_runs_from_when_the_peer_has_read_it():
