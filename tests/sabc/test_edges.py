@@ -10,7 +10,7 @@ import pytest
 
 from tests.doubles import Figures
 from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.machine import Server
 
 from .sides import (
     NOW,
@@ -19,6 +19,7 @@ from .sides import (
     SMALL,
     client_in,
     codes,
+    cut,
     errors,
     flat,
     frame,
@@ -27,7 +28,6 @@ from .sides import (
     names,
     open_client,
     open_server,
-    part,
     requests,
     sent,
     server_in,
@@ -200,57 +200,34 @@ def test_send_only_messages_are_in_work_until_the_sink_or_a_rule_has_answered__S
 
 def waiting(seconds: float) -> Server:
     """A server with a message of which a part has come, at ``NOW + seconds``."""
-    server = open_server()
+    server = open_server(limits=limits(message_bytes=1600))
     server.receive(msg(b"1", final=False, msg_id="p", msg_more="yes") + NUDGE, NOW + seconds)
     return server
 
 
-def test_after_a_pause_a_message_has_all_its_time__SA_27() -> None:
-    """Not only the deadline: what came before the pause does not count when it comes."""
-    server = waiting(0)
+def pause(server: Server) -> None:
     server.paused(NOW + 10)
-    server.resumed(NOW + 100)
-    for seconds, events in ((101, 0), (159, 0), (160, 1)):
-        assert len(server.advance(NOW + seconds)) == events, seconds
+    server.resumed(NOW + 50)
 
 
-def test_a_part_without_bytes_keeps_its_message__SA_27() -> None:
+HEARD: dict[str, Callable[[Server], object]] = {
+    "it is read again": pause,
+    "a part without bytes": lambda server: server.receive(
+        msg(b"", final=False, msg_id="p", msg_more="yes") + NUDGE, NOW + 50
+    ),
+    "bytes of a part": lambda server: [
+        server.receive(some, NOW + seconds)
+        for some, seconds in zip(cut(msg(b"x" * 600, msg_id="p")[:-5], 300), (0, 50), strict=True)
+    ],
+}
+
+
+@pytest.mark.parametrize("what", HEARD)
+def test_a_message_has_all_its_time_from_when_it_was_heard_of_last__SA_27(what: str) -> None:
     server = waiting(0)
-    server.receive(msg(b"", final=False, msg_id="p", msg_more="yes") + NUDGE, NOW + 50)
+    HEARD[what](server)
     for seconds, events in ((60, 0), (109, 0), (110, 1)):
         assert len(server.advance(NOW + seconds)) == events, seconds
-
-
-def test_bytes_of_a_body_keep_its_message__SA_27() -> None:
-    server = open_server(limits=limits(message_bytes=1600))
-    octets = msg(b"x" * 600, msg_id="e")
-    server.receive(octets[:300], NOW)
-    server.receive(octets[300:600], NOW + 50)
-    for seconds, events in ((60, 0), (109, 0), (110, 1)):
-        assert len(server.advance(NOW + seconds)) == events, seconds
-
-
-def test_requests_of_one_read_weigh_as_much_as_one_by_one__NB_02() -> None:
-    frames = [msg(b"x" * size, msg_id=f"\u4e00{size}") for size in (1, 20, 300)]
-    for framed in (False, True):
-        together, single = open_server(framed=framed), open_server(framed=framed)
-        (event,) = together.receive(frames if framed else b"".join(frames), NOW)
-        assert names([event]) == ["MessagesReceived"]
-        weights = []
-        for one in frames:
-            (alone,) = single.receive([one] if framed else one, NOW)
-            assert names([alone]) == ["MessagesReceived"]
-            weights.append(alone.weight)
-        assert event.weight == sum(weights)
-
-
-def test_a_log_in_has_its_time_from_when_it_was_asked_for__SA_27() -> None:
-    server = Server(limits=limits(connect_seconds=10))
-    server.connection_made(NOW)
-    server.receive(frame("CONNECT", {"client-id": "me"}), NOW + 9)
-    assert server.deadline == NOW + 19
-    assert server.advance(NOW + 18) == []
-    assert server.advance(NOW + 19) != []
 
 
 def test_what_was_given_up_counts_no_more_although_another_message_is_coming__SA_27() -> None:
@@ -269,21 +246,6 @@ def positions(events: list[Any]) -> list[int]:
     return [event.position for event in events]
 
 
-def test_what_a_peer_may_not_send_is_refused_with_403_and_the_session_goes_on() -> None:
-    server = open_server()
-    (request,) = positions(server.receive(msg(b"a", msg_id="1"), NOW))
-    (quiet,) = positions(server.receive(msg(b"b", msg_id="2", send_only="yes"), NOW))
-    (answered,) = positions(server.receive(msg(b"c", msg_id="3"), NOW))
-    server.answer("3", b"C")
-    server.outputs()
-    for position in (request, quiet, answered):
-        server.forbid(position, "not here")
-    assert errors(server) == [("403", "1", b"not here"), ("403", "2", b"not here")]
-    assert state_of(server) == "OPEN"
-    with pytest.raises(ValueError, match="no event had the position"):
-        server.forbid(request, "again")
-
-
 def test_what_is_forbidden_or_lost_after_the_end_is_said_to_nobody() -> None:
     server = open_server()
     first, second = positions(server.receive(msg(b"a", msg_id="1"), NOW)) + positions(
@@ -294,14 +256,6 @@ def test_what_is_forbidden_or_lost_after_the_end_is_said_to_nobody() -> None:
     server.forbid(first, "not here")
     server.not_safe(second, NOW)
     assert server.outputs() == b""
-
-
-def test_a_websocket_message_of_more_than_twice_the_limit_ends_the_session_once__SA_22() -> None:
-    server = open_server(framed=True)
-    assert names(server.oversized()) == ["Fault"]
-    assert server.finished
-    assert server.oversized() == []
-    assert [b"error-code::413" in octets for octets in server.outputs()] == [True]
 
 
 def test_messages_behind_the_one_that_ends_a_session_are_not_read__SA_25() -> None:
@@ -331,17 +285,6 @@ def test_a_plain_request_is_refused_while_the_server_drains__SA_12(framed: bool)
     assert b"error-code::503" in (b"".join(said) if framed else said)
 
 
-def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02() -> None:
-    server = open_server(limits=limits(message_bytes=1600))
-    server.receive(part(b"begun", msg_id="0") + msg(b"x" * 1000, msg_id="1")[:-5], NOW)
-    assert server.input_weight > 1000
-    server.lost(NOW)
-    assert server.deadline is None
-    assert server.input_weight == 0
-    assert server.no_partial_input
-    assert server.snapshot()["unfinished"] == 0
-
-
 def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() -> None:
     client = open_client(limits=limits(part_bytes=4))
     client.open_message("w", NOW).write(b"abcd\0xyz")
@@ -356,17 +299,6 @@ def test_the_end_of_a_frame_counts_for_twice_the_limit_too__SA_22() -> None:
         assert server.receive(bytes_of_it[:-5], NOW) == []
         assert server.receive(bytes_of_it[-5:], NOW) != []
         assert state_of(server) == state
-
-
-def test_on_websocket_a_client_tells_a_server_that_it_was_too_late__SA_27() -> None:
-    for framed, said in ((False, 0), (True, 1)):
-        client = Client(framed=framed)
-        client.connect("me", now=NOW)
-        client.outputs()
-        assert client.deadline is not None
-        (event,) = client.advance(client.deadline)
-        assert isinstance(event, Fault)
-        assert bytes(b"".join(client.outputs())).count(b"error-code::408") == said
 
 
 def test_a_part_does_not_end_in_what_would_pass_for_a_head_with_the_next__SA_26() -> None:
@@ -420,21 +352,6 @@ def test_a_header_that_is_too_long_is_refused_wherever_it_stands__SA_27() -> Non
     for fields in ({"a": "x" * 2000, "b": "y"}, {"a": "x", "b": "y" * 2000}):
         with pytest.raises(LimitExceeded, match="a header is above 1024 bytes"):
             client.request(b"", "waiter", NOW, headers=fields)
-
-
-def test_an_error_in_answer_to_connect_is_counted__SA_16() -> None:
-    client = client_in("WAITING")
-    client.receive(frame("ERROR", {"error-code": "401"}, b"no"), NOW)
-    assert client.counters.errors_received == 1
-    assert client.deadline is None  # it waits for no session any more (SA-27)
-
-
-@pytest.mark.parametrize("framed", [False, True])
-def test_what_waits_to_be_sent_goes_with_the_connection__NB_02(framed: bool) -> None:
-    client = open_client(framed=framed)
-    client.request(b"x", "waiter", NOW)
-    client.lost(0.0)
-    assert not client.outputs()
 
 
 LAST_ANSWERS: dict[str, Callable[[Server], object]] = {

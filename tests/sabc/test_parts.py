@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,67 +36,6 @@ from .sides import (
 # ── Parts ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_messages_interleave() -> None:
-    # SA-19
-    server = open_server()
-    octets = (
-        part(b"a", msg_id="1")
-        + part(b"x", msg_id="2")
-        + part(b"b", msg_id="1")
-        + msg(b"between", msg_id="3")
-        + msg(b"y", msg_id="2")
-        + msg(b"c", msg_id="1")
-    )
-    assert requests(server.receive(octets, NOW)) == [
-        ("3", b"between", False),
-        ("2", b"xy", False),
-        ("1", b"abc", False),
-    ]
-
-
-def test_send_only_on_the_first_part_is_enough() -> None:
-    # SA-17
-    server = open_server()
-    events = server.receive(
-        part(b"a", msg_id="1", send_only="yes", x="1") + msg(b"b", msg_id="1", y="2"), NOW
-    )
-    assert flat(events) == [("send-only", "1", {"x": "1", "y": "2"}, b"ab", False)]
-
-
-def test_responses_come_in_parts_too() -> None:
-    # SA-19
-    client = open_client()
-    id = client.request(b"", "w", NOW)
-    events = client.receive(part(b"a", ref_msg_id=id) + msg(b"b", ref_msg_id=id), NOW)
-    assert flat(events) == [("response", id, "w", {}, b"ab", False)]
-    id = client.request(b"", "w", NOW)
-    client.receive(part(b"a", ref_msg_id=id) + NUDGE, NOW)
-    client.forget(id)
-    assert client.receive(msg(b"b", ref_msg_id=id), NOW) == []
-    assert client.counters.unknown_responses == 1
-
-
-@pytest.mark.parametrize("framed", [True, False])
-def test_a_frame_without_end_and_without_more_is_discarded(framed: bool) -> None:
-    # SA-20
-    server = open_server(framed=framed, lengths=not framed)
-
-    def receive(body: bytes, final: bool, **headers: str) -> list[Any]:
-        named = {"session-id": SESSION} | {k.replace("_", "-"): v for k, v in headers.items()}
-        octets = frame("MESSAGE", named, body, final=final, lengths=not framed)
-        return server.receive([octets] if framed else octets, NOW)
-
-    assert receive(b"a", False, msg_id="1", msg_more="yes") == []
-    first = receive(b"lost", False, msg_id="1")
-    rest = receive(b"whole", True, msg_id="1")
-    assert flat(first + rest) == [
-        ("FrameDiscarded", "1"),
-        ("request", "1", {}, b"whole", False),
-    ]
-    assert server.counters.discarded_frames == 1
-    assert not server.outputs()
-
-
 def test_an_error_without_end_is_discarded() -> None:
     # SA-20, SA-23
     server = open_server(framed=True)
@@ -122,19 +59,6 @@ def test_unfinished_messages_are_bounded() -> None:
     assert requests(server.receive(msg(b"new", msg_id="16"), NOW)) == [("16", b"new", False)]
 
 
-def test_refused_messages_which_go_on_are_bounded_too() -> None:
-    # SA-27
-    server = open_server(limits=limits(unfinished_messages=2))
-    octets = b"".join(part(b"a", msg_id=str(n)) for n in range(6)) + sides.HOLA
-    events = server.receive(octets, NOW)
-    assert isinstance(events[-1], Fault)
-    assert events[-1].reason == "unfinished-messages"
-    assert codes(server) == ["429"] * 4
-    server = open_server(limits=limits(unfinished_messages=1))
-    octets = part(b"a", ref_msg_id="1") + part(b"a", ref_msg_id="2") + sides.HOLA
-    assert isinstance(server.receive(octets, NOW)[-1], Fault)
-
-
 def test_a_refused_part_spoils_its_message() -> None:
     # SA-06, SA-19: half a message is no message
     server = open_server()
@@ -152,42 +76,6 @@ def test_a_refused_part_spoils_its_message() -> None:
     assert requests(events) == []
     events = server.receive(part(b"no id") + sides.HOLA, NOW)
     assert requests(events) == [("000001", b"Hola", False)]
-
-
-def test_parts_that_stop_coming_are_given_up() -> None:
-    # SA-27
-    server = open_server()
-    server.receive(part(b"a", msg_id="1") + msg(b"x", msg_id="2"), NOW)
-    server.answer("2", b"")
-    server.outputs()
-    assert due(server, NOW)[1] == NOW + 60
-    server.receive(part(b"b", msg_id="1") + msg(b"x", msg_id="3"), NOW + 50)
-    assert due(server, NOW + 60) == ([], NOW + 110)
-    assert flat(server.advance(NOW + 110)) == [("MessageAbandoned", "1")]
-    assert errors(server)[0][:2] == ("408", "1")
-    assert server.no_partial_input
-    assert server.snapshot()["unfinished"] == 0
-    assert server.deadline is None
-
-
-@pytest.mark.parametrize("late", [0, 61, 200, 100_000])
-def test_a_late_part_of_what_was_given_up_is_no_message(late: int) -> None:
-    """SA-19, SA-27: however late it comes; its id is free again once its end has come.
-
-    That end may be a new message under the same id, so it is answered.
-    """
-    server = open_server()
-    server.receive(part(b"front ", msg_id="1"), NOW)
-    server.advance(NOW + 60)
-    for _ in range(3):
-        server.advance(NOW + 60 + late)
-    assert server.receive(part(b"middle ", msg_id="1"), NOW + 60 + late) == []
-    assert requests(server.receive(msg(b"x", msg_id="2"), NOW + 60 + late)) == [("2", b"x", False)]
-    server.outputs()
-    assert names(server.receive(msg(b"end", msg_id="1"), NOW + 60 + late)) == ["FrameRefused"]
-    assert [one[:2] for one in errors(server)] == [("408", "1")]
-    again = server.receive(msg(b"front middle end", msg_id="1"), NOW + 61 + late)
-    assert requests(again) == [("1", b"front middle end", False)]
 
 
 def test_what_was_given_up_long_ago_takes_no_place_from_others() -> None:
@@ -417,15 +305,6 @@ def test_cut_columns_are_marked_row_by_row() -> None:
     (answer,) = client.receive(stream, NOW)
     assert names([answer]) == ["ResponsesReceived"]
     assert answer.truncated == [False, True, False]
-
-
-def test_failing_a_cut_request_says_so() -> None:
-    # SA-16, SA-22
-    server = open_server(limits=SMALL)
-    server.receive(msg(b"x" * 290, msg_id="1"), NOW)
-    server.fail("1", 500, "no")
-    (written,) = sent(server)
-    assert ("truncated", "yes") in written.headers
 
 
 def test_a_cut_request_too_many_is_refused() -> None:

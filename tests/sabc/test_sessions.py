@@ -5,10 +5,11 @@ from typing import ClassVar
 
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.portal import IRealm, Portal
-from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.defer import CancelledError, Deferred
 from zope.interface import implementer
 
+from tests.contract.cases import Endpoint, Sabc, no_chance
+from tests.contract.world import ContractCase
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, ProtocolViolation, Refused
 from twisted_msgproto.sabc import SabcClientFactory, SabcClientService, SabcServer
 
@@ -174,99 +175,49 @@ class Ends(Case):
         self.assertNotIn("secret-1", repr(state))
 
 
-@implementer(IStreamClientEndpoint)
-class Endpoint:
-    """Connects to the case's server, or refuses while it is told to."""
+class Reconnecting(ContractCase):
+    case = Sabc()
 
-    def __init__(self, case):
-        self.case = case
-        self.refusing = False
-
-    def connect(self, factory):
-        if self.refusing:
-            deferred = Deferred()
-            deferred.errback(ConnectionRefusedError())
-            return deferred
-        case = self.case
-        client = factory.buildProtocol(PEER)
-        case.client, case.server = client._protocol, case.accept()
-        client.makeConnection(Transport(peerAddress=PEER))
-        case._sides.append(client)
-        case.client_side = client
-        return succeed(client)
-
-
-class Later(SabcServer):
-    """Answers when it is told to."""
-
-    def connectionMade(self):
-        self.asked = []
-        super().connectionMade()
-
-    def requestReceived(self, message):
-        self.asked.append((message.body, Deferred()))
-        return self.asked[-1][1]
-
-
-class Reconnecting(Case):
-    server_class = Later
-
-    def setUp(self):
-        super().setUp()
-        self.serve()
-        self.lose(self._sides[0])
-        self.endpoint = Endpoint(self)
-        self.factory_of_clients = SabcClientFactory(
-            "me", clock=self.clock, limits={"outstanding-requests": 3}
-        )
-        self.service = SabcClientService(
-            self.endpoint, self.factory_of_clients, retryPolicy=lambda attempt: 1
-        )
-        self.addCleanup(self.stop)
-
-    def stop(self):
-        stopped = self.service.stopService()
-        for side in self._sides:
-            self.lose(side)
-        self.clock.advance(0)
-        self.assertEqual(stopped.called, True)
-
-    def tearDown(self):
-        self.stop()
-        super().tearDown()
-
-    def exchange(self):
-        self.pump(self.server, self.client_side)
-
-    def come_back(self):
-        self.lose(self.server)
-        self.lose(self.client_side)
-        self.clock.advance(1)
-        self.exchange()
-
-    def start(self):
-        self.service.startService()
-        self.exchange()
+    def coming_back(self, hook):
+        """A world whose server has this hook, and a client of it that comes back."""
+        world = self.world(hooks={"message": hook})
+        factory = SabcClientFactory("me", clock=world.clock, limits={"outstanding-requests": 3})
+        service = SabcClientService(Endpoint(self.case, world), factory, random=no_chance)
+        self.addCleanup(lambda: self.soon(world, service.stopService(), 5))
+        return world, service
 
     def test_a_request_on_its_way_fails_unless_it_is_safe(self):
         """SA-16."""
-        self.start()
-        once, again = self.service.request(b"once"), self.service.request(b"again", safe=True)
-        self.exchange()
-        self.assertEqual([body for body, _ in self.server.asked], [b"once", b"again"])
-        self.come_back()
+        asked = []
+
+        def later(session, message):
+            asked.append((message.body, Deferred()))
+            return asked[-1][1]
+
+        world, service = self.coming_back(later)
+        service.startService()
+        world.wait(1)
+        once, again = service.request(b"once"), service.request(b"again", safe=True)
+        self.failureResultOf(service.request(iter([b"x"]), safe=True), ValueError)
+        world.pump()
+        self.case.away(world)
         self.failureResultOf(once, ConnectionClosed)
-        self.assertEqual([body for body, _ in self.server.asked], [b"again"])
-        self.server.asked[0][1].callback(b"y")
-        self.exchange()
+        self.case.back(world)
+        world.wait(5)
+        self.assertEqual([body for body, _ in asked], [b"once", b"again", b"again"])
+        asked[-1][1].callback(b"y")
+        world.pump()
         self.assertEqual(self.successResultOf(again).body, b"y")
 
     def test_waiting_requests_are_bounded(self):
         """SA-27."""
-        waiting = [self.service.request(b"x") for _ in range(3)]
-        self.failureResultOf(self.service.request(b"x"), LimitExceeded)
-        for asked in waiting:
-            asked.cancel()
-            self.failureResultOf(asked, CancelledError)
-        self.start()
-        self.assertEqual(self.server.asked, [])
+        asked = []
+        world, service = self.coming_back(lambda session, message: asked.append(message))
+        waiting = [service.request(b"x") for _ in range(3)]
+        self.failureResultOf(service.request(b"x"), LimitExceeded)
+        for one in waiting:
+            one.cancel()
+            self.failureResultOf(one, CancelledError)
+        service.startService()
+        world.wait(1)
+        self.assertEqual(asked, [])
