@@ -86,6 +86,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     """
 
     table: Table[Any]
+    first_state: State
     open_state: State
     closed_state: State
     counters: Counters
@@ -101,14 +102,12 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     _behind_barrier = 0  # bytes of it
     _slots: deque[Slot] = NONE_WAIT  # of ours that are to be sent
 
-    def __init__(
-        self, initial: State, limits: Limits | None, now: float, every: SessionMemory | None = None
-    ) -> None:
+    def __init__(self, limits: Limits | None, now: float, every: SessionMemory | None) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
         self.memory = MemoryShare(every)
         self.clock = now
-        self._machine: Machine[Any] = Machine(self.table, initial)
+        self._machine: Machine[Any] = Machine(self.table, self.first_state)
         self._out: list[Wire] = []
         self.deadlines = Deadlines()
         self.deadlines.set("hello", now + limits["hello-seconds"])

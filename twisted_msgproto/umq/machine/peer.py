@@ -10,7 +10,6 @@ from ...core.connection import WorkLost
 from ...core.deadlines import Pending
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
-from ...core.machine import State
 from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory, text_bytes
 from .. import wire
 from ..terms import (
@@ -94,9 +93,13 @@ class Peer(Callee):
     _attributes_bytes = 0
 
     def __init__(
-        self, initial: State, limits: Limits | None, now: float, every: SessionMemory | None = None
+        self, limits: Limits | None = None, now: float = 0.0, *, every: SessionMemory | None = None
     ) -> None:
-        super().__init__(initial, limits, now, every)
+        """``limits`` holds at least :data:`LIMITS`; the time for H and W runs from ``now``.
+
+        ``every`` bounds what the sessions of the process keep for their peers.
+        """
+        super().__init__(limits, now, every)
         self._pending: Pending[int, OwnCall] = Pending(self._limits.integer("own-calls"))
         self._callbacks: dict[int, None] = {}
         self._subscriptions: dict[int, None] = {}

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from ...core.limits import Limits
 from ...core.machine import IllegalTransition
-from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory, text_bytes
+from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, text_bytes
 from ..terms import (
     CLIENT,
     HELLO_ATTACHMENTS,
@@ -44,42 +43,26 @@ class Client(Peer):
     """
 
     table = CLIENT
+    first_state: ClientState = ClientState.START
     open_state: ClientState = ClientState.OPEN
     closed_state: ClientState = ClientState.CLOSED
-
-    def __init__(
-        self,
-        limits: Limits | None = None,
-        now: float = 0.0,
-        *,
-        every: SessionMemory | None = None,
-    ) -> None:
-        """``limits`` holds at least :data:`LIMITS`; the time for W runs from ``now``.
-
-        ``every`` bounds what the sessions of the process keep for their peers.
-        """
-        super().__init__(ClientState.START, limits, now, every)
-        self._version = VERSION
 
     @property
     def finished(self) -> bool:
         """The machine is closed, or it was drained and no call waits on either side."""
         return self.closed or (super().finished and not self._pending)
 
-    def hello(
-        self, payload: str = "", attachments: Sequence[bytes | Slot] = (), version: int = VERSION
-    ) -> None:
+    def hello(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:
         """Say ``H``: the first verb of all (``UM-06``)."""
         if self._machine.state is not ClientState.START:
             raise IllegalTransition(self._machine.state, HelloSent)
-        self._send(Hello, base36(version), payload, attachments)
+        self._send(Hello, base36(VERSION), payload, attachments)
         self._machine.step(HelloSent)
-        self._version = version
 
     def _on_welcome(self, frame: Frame, events: list[Event]) -> None:
         version = frame.number
-        if not 1 <= version <= self._version:
-            text = f"W has version {version}, H had {self._version}"
+        if not 1 <= version <= VERSION:
+            text = f"W has version {version}, H had {VERSION}"
             self._fail(UmqFault("version", text, b"", Code.UNSUPPORTED_VERSION), events)
             return
         self._barrier = []
@@ -98,18 +81,9 @@ class Server(Peer):
     """The side that answers: after HelloReceived, ``welcome`` or ``fatal`` (UM-06, UM-07)."""
 
     table = SERVER
+    first_state: ServerState = ServerState.AWAITING_HELLO
     open_state: ServerState = ServerState.OPEN
     closed_state: ServerState = ServerState.CLOSED
-
-    def __init__(
-        self, limits: Limits | None = None, now: float = 0.0, *, every: SessionMemory | None = None
-    ) -> None:
-        """``limits`` holds at least :data:`LIMITS`; the time for H runs from ``now``.
-
-        ``every`` bounds what the sessions of the process keep for their peers.
-        """
-        super().__init__(ServerState.AWAITING_HELLO, limits, now, every)
-        self._version = VERSION
 
     def _on_hello(self, frame: Frame, events: list[Event]) -> None:
         version = frame.number
@@ -124,7 +98,6 @@ class Server(Peer):
         if fault is not None:
             self._fail(fault, events)
             return
-        self._version = min(version, VERSION)
         self._deliver(HelloReceived(version, frame.payload), frame.attachments, None, events)
 
     def _oversize(self) -> UmqFault:
@@ -158,7 +131,7 @@ class Server(Peer):
         """Accept the client: the session is open (``UM-07``).  Only after HelloReceived."""
         if self._machine.state is not ServerState.AUTHORISING:
             raise IllegalTransition(self._machine.state, WelcomeSent)
-        self._send(Welcome, base36(self._version), payload, attachments)
+        self._send(Welcome, base36(VERSION), payload, attachments)
         self._machine.step(WelcomeSent)
         self.deadlines.clear("hello")
         self.memory.remove(self.memory.nbytes)  # of H: nothing else is kept before W
