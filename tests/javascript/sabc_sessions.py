@@ -255,8 +255,9 @@ def cut() -> Any:
     talk.arrive(frame("MESSAGE", "msg-id::3", body=b"\xff" * 150))
     size = 200 - len(frame("MESSAGE", "msg-id::4"))
     talk.arrive(frame("MESSAGE", "msg-id::4", body=b"y" * (size - 1)))
-    for id in ("1", "2", "3"):
+    for id in ("1", "2"):
         talk.do("answer", id, b"", {})
+    talk.do("refuse", "3", 500, "internal error")
     more = frame("MESSAGE", "msg-id::5", "msg-more::yes", body=b"z" * 30, end=b"")
     talk.arrive(*[more] * 6)
     return talk.record()
@@ -302,6 +303,7 @@ def refused() -> Any:
     talk = Conversation()
     talk.do("connect", "me", "wrong", {})
     talk.serve("reject", 0.0)
+    talk.wait(10.0)
     talk.do("connect", "me", "right", {})
     talk.serve("accept", SESSION)
     return talk.record()

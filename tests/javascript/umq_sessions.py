@@ -164,6 +164,7 @@ def attached() -> Any:
     talk.call("late", one, b"now", two, waiter="a")
     talk.call("plain", waiter="b")
     talk.do("fill", two, b"second")
+    talk.do("fill", two, b"again")
     talk.do("fill", one, b"first")
     lost = talk.slot()
     talk.call("lost", lost, b"", waiter="c")
@@ -332,10 +333,10 @@ UMQ_SESSIONS: dict[str, Callable[[], Any]] = {
     "too many calls": faulty("C1:", "C2:", "A1:C3:", b"x", "C4:", calls=2),
     "too many attributes": faulty("S:a=1", "S:a=2", "S:b=1", attributes=1),
     "attributes too large": faulty("S:a=12345", "S:é=1234567", attributes_bytes=10),
-    "an attachment too large": faulty("A2:C1:x", b"1234", b"12345", attachment_bytes=4),
+    "an attachment too large": faulty("A1:C1:x", b"1234", "A1:C2:x", b"12345", attachment_bytes=4),
     "attachments too large": faulty("A2:C1:x", b"1234", b"5678", attachments_bytes=8),
     "too many announcements": faulty("A1:C1:", "A1:C2:", "A1:C3:", announcements=2),
-    "too many wait": faulty("A1:S:a=1", "S:a=2", "S:a=3", waiting_messages=2),
+    "too many wait": faulty("A1:S:a=1", "S:a=2", "C1:", "S:a=3", waiting_messages=2),
     "a payload too large": faulty(
         "C1:123456789", "C2:𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞", "C3:1234567890", payload_characters=9
     ),

@@ -259,6 +259,7 @@ def test_a_refusal_says_nothing_and_the_client_may_try_again_but_not_for_ever() 
         assert shown(event) == ("ConnectRefused", "403", "Access Forbidden")
         assert state_of(client) == "IDLE"
         assert server.closed is (attempt == 4)
+    assert client.counters.errors_received == 5
     assert server.receive(sides.CONNECT, NOW) == []
 
 

@@ -259,7 +259,9 @@ def test_fatal_may_be_said_in_any_state_and_is_the_last_word(side, state):
     assert machine.outputs() == ([] if state == "CLOSED" else ["F0:1 no"])
     assert machine.closed
     machine.fatal(1, "again")
-    assert machine.outputs() == []
+    call = [told.CallReceived("1", "x")]
+    assert machine.oversized(1.0) == machine.made_safe(call, 1.0) == machine.not_safe(call, 1.0)
+    assert machine.made_safe(call, 1.0) == machine.outputs() == []
 
 
 # ── Fatal ───────────────────────────────────────────────────────────────────────────────────────

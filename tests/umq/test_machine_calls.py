@@ -23,13 +23,15 @@ def test_a_second_answer_is_ignored_while_the_firsts_attachments_are_on_their_wa
     assert machine.counters.unknown_answers == 2
 
 
-def test_what_is_not_pending_cannot_be_answered():
+def test_what_is_not_pending_cannot_be_answered_nor_an_unknown_topic_published():
     machine = server()
     feed(machine, "C1:x")
     machine.result("1", "y")
     for verb in (machine.result, machine.error):
         with pytest.raises(ValueError):
             verb("1", "again")
+    with pytest.raises(ValueError):
+        machine.publish(1, "x")
 
 
 def test_calls_are_limited_by_their_weight_too():
