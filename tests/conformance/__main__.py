@@ -99,13 +99,12 @@ def differing(found: dict[str, Verdicts], cases: Iterable[str]) -> str:
     return f"Other verdicts than bare autobahn's: {'; '.join(texts) or 'none'}."
 
 
-def written(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
-    """The page with ``text`` between its two lines; ValueError if it has none."""
-    before, found, rest = page.partition(begin)
-    _, ended, after = rest.partition(end)
-    if not (found and ended):
-        raise ValueError(f"the page has no lines {begin!r} and {end!r}")
-    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+def written(page: str, text: str) -> str:
+    """The page with ``text`` between its two lines."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    assert rest and after, f"the page has no lines {BEGIN!r} and {END!r}"
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
 def main(arguments: Sequence[str]) -> int:
