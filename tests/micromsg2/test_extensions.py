@@ -89,12 +89,14 @@ class Trace(Extension):
 
 def traced() -> tuple[Client, Server]:
     known = STANDARD.plus(Trace)
-    return pair(Proposal(required=offers("x-trace;batch-ack"), known=known), Proposal(known=known))
+    offered = offers("x-trace:level=3;batch-ack")
+    return pair(Proposal(required=offered, known=known), Proposal(known=known))
 
 
 def test_a_vendors_extension_has_frames_fields_and_commands() -> None:
     """MM-10, MM-15, MM-16"""
     client, server = traced()
+    assert [side.extensions[0].properties for side in (client, server)] == [{"level": "3"}] * 2
     client.send("a", b"1", notes={"x-trace": "me"})
     client.send("a", b"2")
     client.send_extension("x-trace", b"app:hello")

@@ -17,7 +17,6 @@ from tests.micromsg2.streams import (
     limits,
     message,
     offers,
-    pair,
     proposal,
     pump,
     said,
@@ -396,32 +395,11 @@ class Vendor(Extension):
     name = "x-vendor"
 
 
-class NoVendor(Extension):
-    name = "vendor"
-
-
-class BadName(Extension):
-    name = "x-Bad"
-
-
-def test_a_vendors_extension_is_negotiated_like_any_other() -> None:
-    """MM-10: without touching the package"""
-    known = STANDARD.plus(Vendor)
-    client, server = pair(
-        Proposal(required=offers("x-vendor:level=3"), known=known), Proposal(known=known)
-    )
-    for side in (client, server):
-        extension = side.extension("x-vendor")
-        assert isinstance(extension, Vendor)
-        assert extension.properties == {"level": "3"}
-    assert refusal(Server(), handshake("x-vendor")) == "unsupported-extension: x-vendor"
-
-
 def test_a_vendors_name_begins_with_x() -> None:
     """MM-10"""
-    for wrong in (NoVendor, BadName):
-        with pytest.raises(ValueError, match=r"vendor|x-Bad"):
-            STANDARD.plus(wrong)
+    for wrong in ("vendor", "x-Bad"):
+        with pytest.raises(ValueError, match=wrong):
+            STANDARD.plus(type("Wrong", (Extension,), {"name": wrong}))
     with pytest.raises(ValueError, match="two"):
         STANDARD.plus(Vendor, Vendor)
 

@@ -173,7 +173,7 @@ class Kept(Peers):
         consumers = [self.window(each) for each in windows]
         sender, errors = self.sender(""), ""
         names = ["a", "b", "c", "topic/a", "topic/b", "topic/c", "topic/d", "topic/e"]
-        for _ in range(2000):
+        for _ in range(1200):
             at = chance.randrange(3)
             consumer, name = consumers[at], chance.choice(names)
             match chance.randrange(12):
