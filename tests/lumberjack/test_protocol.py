@@ -1,4 +1,4 @@
-"""The server on a clock: sink, timers, pressure; and large events."""
+"""The server on a clock: sink, timers, pressure."""
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
