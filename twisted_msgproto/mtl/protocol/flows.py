@@ -457,16 +457,6 @@ class MtlFlow:
         link.begin()
 
     @property
-    def number(self) -> int:
-        """Return the number of its lease at the client."""
-        return self.link.number
-
-    @property
-    def opened(self) -> bool:
-        """Return whether the server has accepted the lease of this flow once."""
-        return self.link.opened
-
-    @property
     def stands(self) -> bool:
         """Return whether the flow is not over, though it may just be away from its server."""
         return self.link.stands
