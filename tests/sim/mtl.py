@@ -17,10 +17,11 @@ from twisted.python.failure import Failure
 
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
+from tests.tools.memory_zeromq import Network, Router, Socket
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.mtl import MtlClient, MtlClientFactory, MtlServer, MtlServerFactory
 from twisted_msgproto.mtl.machine import ClientFlow, Server
-from twisted_msgproto.mtl.machine.flows import Peer, connection_name
+from twisted_msgproto.mtl.machine.flows import connection_name
 from twisted_msgproto.mtl.wire.data import Reject
 
 CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
@@ -43,6 +44,10 @@ class Link:
     def live(self) -> bool:
         return self.dealer is not None or self.router is not None
 
+    def arrive(self, frames: list[bytes], host: str) -> None:
+        """The router sends this."""
+        self.carry("down", frames)
+
     def carry(self, way: str, frames: list[bytes]) -> None:
         clock, source = self._world.clock, self._world.source
         delay = source.random() * self._world.options["delay"]
@@ -55,9 +60,9 @@ class Link:
         if frames is None:
             self._lose_dealer()
         elif way == "up" and self.router is not None:
-            self.router.arrive([self.name, *frames])
+            self.router.arrive([self.name, *frames], HOST)
         elif way == "down" and self.dealer is not None:
-            self.dealer.arrive(frames)
+            self.dealer.arrive(frames, "")
 
     def cut(self) -> None:
         self.broken = True
@@ -91,93 +96,32 @@ class Link:
             dealer.lost()
 
 
-class Reading:
-    """What both sockets have: an inbox, which waits while reading is paused."""
+class SimulatedRouter(Router):
+    """A router in memory, whose dealers are links."""
 
-    def __init__(self, world: World, clock: ProcessClock, received: Any) -> None:
-        self.world = world
-        self.clock = clock
-        self._received = received
-        self._inbox: list[list[bytes]] = []
-        self._paused = self._woken = self.closed = False
-        self.unread = 0
-        self.trouble = ""
-
-    def arrive(self, parts: list[bytes]) -> None:
-        self._inbox.append(parts)
-        self._wake()
-
-    def _wake(self) -> None:
-        if not self._woken and not self._paused and not self.closed:
-            self._woken = True
-            self.clock.callLater(0, self._read)
-
-    def _read(self) -> None:
-        self._woken = False
-        if self._inbox and not self._paused and not self.closed:
-            inbox, self._inbox = self._inbox, []
-            self._deliver(inbox)
-
-    def peerMovedAt(self, peer: bytes, now: float) -> float:
-        return 0.0
-
-    def _deliver(self, inbox: list[list[bytes]]) -> None:
-        self._received(inbox)
-
-    def pauseProducing(self) -> None:
-        self._paused = True
-
-    def resumeProducing(self) -> None:
-        self._paused = False
-        self._wake()
-
-
-class SimulatedRouter(Reading):
     def __init__(
         self, world: World, clock: ProcessClock, received: Any, leaving: Any, left: Any
     ) -> None:
-        super().__init__(world, clock, received)
-        self._leaving = leaving
-        self._left = left
-        self._ended: list[bytes] = []
-        self.links: dict[bytes, Link] = {}
+        super().__init__(Network(clock), received, None, leaving, left)
+        self.world = world
+        self.clock = clock
 
     def bind(self, address: str) -> str:
         listening(self.world)[address] = self
         return address
 
-    def _deliver(self, inbox: list[list[bytes]]) -> None:
-        self._received(inbox, {parts[0]: Peer(HOST) for parts in inbox})
-
-    def _read(self) -> None:
-        super()._read()
-        if self._ended and not self._paused and not self.closed:
-            ended, self._ended = self._ended, []
-            self._left(ended)
-
-    def leave(self, name: bytes) -> None:
-        """The connection has ended; what came through it is read first."""
-        if self.links.pop(name, None) is not None and not self.closed:
-            self._leaving(name)
-            self._ended.append(name)
-            self._wake()
-
-    def sendAll(self, messages: list[list[bytes]]) -> None:
-        for name, *frames in messages:
-            link = self.links.get(name)
-            if link is not None:
-                link.carry("down", frames)
-
     def shutdown(self) -> None:
-        self.closed = True
-        for link in list(self.links.values()):
-            link.close_router()
-        self.links.clear()
+        super().shutdown()
+        for link in list(self.dealers.values()):
+            link.close_router()  # type: ignore[attr-defined]
+        self.dealers.clear()
 
 
-class SimulatedDealer(Reading):
+class SimulatedDealer(Socket):
     def __init__(self, world: World, clock: ProcessClock, received: Any) -> None:
-        super().__init__(world, clock, received)
+        super().__init__(Network(clock), received)
+        self.world = world
+        self.clock = clock
         self._link: Link | None = None
         self._waiting: deque[list[bytes]] = deque()
         self._attempt: Any = None
@@ -196,7 +140,7 @@ class SimulatedDealer(Reading):
             self.lost()
             return
         self._link = link = Link(self.world, self, router)
-        router.links[link.name] = link
+        router.dealers[link.name] = link  # type: ignore[assignment]
         while self._waiting:
             link.carry("up", self._waiting.popleft())
 
