@@ -23,6 +23,9 @@ from hypothesis import strategies as st
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
+from tests import doubles
+from tests.contract.cases import Mtl
+from tests.contract.world import ContractCase
 from tests.mtl.broker import (
     NONE,
     OPEN,
@@ -346,6 +349,25 @@ class Real(MtlCase):
         answer = await deferToThread(write_and_claim)
         self.assertEqual(answer, [bytes([RESPONSE]) + (9).to_bytes(8, "big"), b"403"])
         self.assertEqual(factory.sink.bodies, [b"mine"])
+
+
+class Ending(ContractCase):
+    case = Mtl()
+
+    def test_a_server_that_ends_answers_no_further_request__MT_24(self) -> None:
+        """Who came now would be cut off at once."""
+        sink = doubles.HeldSink()
+        world = self.world(sink)
+        sent = world.join().send()
+        world.pump()
+        world.factory.drain()
+        newcomer = world.meet()
+        world.pump()
+        self.assertEqual(world.factory.counters["sessions_total"], 1)
+        sink.safe()
+        world.pump()
+        self.successResultOf(sent)
+        self.assertFalse(newcomer.stands)
 
 
 class Limited(MtlCase):
