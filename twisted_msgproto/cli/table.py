@@ -158,7 +158,7 @@ def _counts(arguments: SimpleNamespace) -> int:
     for each in found.gateways.values():
         landed = "no place" if each.landed is None else f"landed {each.landed}"
         begin = "" if each.begin is None else f", from offset {each.begin}"
-        print(f"gateway {each.gateway}: {landed}{begin}, {each.rows} rows in {each.files} files")
+        print(f"gateway {each.gateway}: {landed}{begin}, {each.rows} rows")
         for name, rows in sorted(each.protocols.items()):
             print(f"  protocol {name}: {rows} rows")
         for day, rows in sorted(each.days.items()):

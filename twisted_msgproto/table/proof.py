@@ -1,33 +1,27 @@
 """Prove up to where a table holds each gateway completely: nothing missing, nothing twice.
 
-``verify`` reads the files, not what the log says of them. ``counts`` opens a file only where its
-statistics name more than one gateway or protocol.
+``verify`` reads the files, not what the log says of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import pyarrow as pa
 
 from ..core.errors import QueueMismatch, TableError
 from ..queue.damage import Range, merged
 from ..queue.interface import Queue
 from ..queue.lineage import Landed
 from . import erased, gaps
-from .actions import Commit, DataFile, Torn
+from .actions import Commit, Torn
 from .delta_table import Table
 from .preflight import not_noted
 from .row_offsets import (
-    KEY,
     Coverage,
-    FileLost,
     check_columns,
-    groups_of,
+    queried,
     read_offsets,
     size,
     without,
@@ -313,7 +307,6 @@ class GatewayCounts:
     begin: int | None = None
     """The lowest offset in the table."""
     rows: int = 0
-    files: int = 0
     protocols: dict[str, int] = field(default_factory=dict)
     days: dict[str, int] = field(default_factory=dict)
 
@@ -329,91 +322,31 @@ class Counts:
     gateways: dict[str, GatewayCounts] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    gateway: str
-    protocol: str | None
-    lowest: int
-    rows: int
-
-
 def counts(table: Table) -> Counts:
     """Count the rows of every gateway, by protocol and by day."""
     check_columns(table)
     files = table.files()
     nbytes = sum(file.size for file in files)
     found = Counts(table.location, table.version, table.table_id, len(files), nbytes)
-    for gateway, landed in sorted(table.landed().items()):
+    for gateway, landed in table.landed().items():
         found.gateways[gateway] = GatewayCounts(gateway, landed.offset)
-    for file in files:
-        _count(found, table, file)
-    found.rows = sum(each.rows for each in found.gateways.values())
+    by = ", ".join(["gateway", *(name for name in (PROTOCOL, DAY) if name in table.schema.names)])
+    query = f'SELECT {by}, min("offset") AS begin, count(*) AS rows FROM rows GROUP BY {by}'
+    for batch in queried(table, query, verify_tells(table.location)):
+        for row in batch.to_pylist():
+            _count(found, row)
     found.gateways = dict(sorted(found.gateways.items()))
     return found
 
 
-def _count(found: Counts, table: Table, file: DataFile) -> None:
-    seen = set()
-    for part in _parts(table, file):
-        each = found.gateways.setdefault(part.gateway, GatewayCounts(part.gateway))
-        each.rows += part.rows
-        each.begin = part.lowest if each.begin is None else min(each.begin, part.lowest)
-        if part.protocol is not None:
-            each.protocols[part.protocol] = each.protocols.get(part.protocol, 0) + part.rows
-        day = file.partition.get(DAY)
-        if day is not None:
-            each.days[day] = each.days.get(day, 0) + part.rows
-        if part.gateway not in seen:
-            seen.add(part.gateway)
-            each.files += 1
-
-
-def _parts(table: Table, file: DataFile) -> list[_Part]:
-    has_protocol = PROTOCOL in table.schema.names
-    known = _from_statistics(file, has_protocol)
-    if known is not None:
-        return [known]
-    stored = [*KEY, *([PROTOCOL] if has_protocol and PROTOCOL not in table.partition_by else [])]
-    try:
-        return [
-            _Part(
-                row["gateway"],
-                row.get(PROTOCOL, file.partition.get(PROTOCOL)),
-                row["offset_min"],
-                row["offset_count"],
-            )
-            for row in _grouped(table, file, stored)
-        ]
-    except FileLost as error:
-        raise TableError(
-            f"{file.path} of {table.location}: {error}; {verify_tells(table.location)}"
-        ) from error
-
-
-def _from_statistics(file: DataFile, has_protocol: bool) -> _Part | None:
-    """Return what the log says of a file's rows; None where that is not enough."""
-    try:
-        statistics = json.loads(file.statistics)
-        low, high = statistics["minValues"], statistics["maxValues"]
-        rows, lowest = statistics["numRecords"], low["offset"]
-        gateway, protocol = low["gateway"], file.partition.get(PROTOCOL, low.get(PROTOCOL))
-    except (ValueError, KeyError, TypeError):
-        return None
-    one = gateway == high["gateway"] and low.get(PROTOCOL) == high.get(PROTOCOL)
-    if not one or not isinstance(lowest, int) or (has_protocol and protocol is None):
-        return None
-    return _Part(gateway, protocol, lowest, rows)
-
-
-def _grouped(table: Table, file: DataFile, stored: list[str]) -> Iterator[dict[str, Any]]:
-    keys = [name for name in stored if name != "offset"]
-    parts: list[pa.Table] = [
-        rows.group_by(keys).aggregate([("offset", "min"), ("offset", "count")])
-        for rows in groups_of(table.storage, file, stored)
-    ]
-    if parts:
-        whole = pa.concat_tables(parts).group_by(keys)
-        summed = whole.aggregate([("offset_min", "min"), ("offset_count", "sum")])
-        names = {"offset_min_min": "offset_min", "offset_count_sum": "offset_count"}
-        for row in summed.to_pylist():
-            yield {names.get(name, name): value for name, value in row.items()}
+def _count(found: Counts, row: dict[str, Any]) -> None:
+    gateway, begin, rows = row["gateway"], row["begin"], row["rows"]
+    if gateway is None or begin is None:
+        return
+    each = found.gateways.setdefault(gateway, GatewayCounts(gateway))
+    each.begin = begin if each.begin is None else min(each.begin, begin)
+    each.rows += rows
+    found.rows += rows
+    for by, value in ((each.protocols, row.get(PROTOCOL)), (each.days, row.get(DAY))):
+        if value is not None:
+            by[str(value)] = by.get(str(value), 0) + rows

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
 
 from ..core.errors import TableError
 from ..queue.arrays import array_of, scalar_of
@@ -274,6 +275,17 @@ def _judged(storage: Storage, file: DataFile, error: Exception) -> Exception:
     if refused(storage, error):
         return TableError(f"cannot read {file.path} of {storage.location}: {one_line(error)}")
     return FileLost(f"it is torn ({one_line(error)})")
+
+
+def queried(table: Table, query: str, remedy: str = "") -> Iterator[pa.Table]:
+    """Yield what an SQL query over ``rows``, those of the table, says; TableError, one line."""
+    try:
+        delta = DeltaTable(table.location, table.version, dict(table.storage.options))
+        for batch in QueryBuilder().register("rows", delta).execute(query):
+            yield _plain(pa.table(pa.record_batch(batch)))
+    except Exception as error:  # delta-rs raises its own types, which differ between releases
+        line = f"rows of {table.location}: {one_line(error)}"
+        raise TableError(f"{line}; {remedy}" if remedy else line) from error
 
 
 def may_hold(file: DataFile, low: int, high: int) -> bool:
