@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from ..core.errors import Overtaken, QueueMismatch, TableError
 from ..queue import SCHEMA
+from ..queue.damage import Range
 from ..queue.interface import Queue
 from ..queue.lineage import Landed
 from . import erased, gaps
@@ -28,8 +29,7 @@ from .row_offsets import (
     FileLost,
     groups_of,
     may_hold,
-    read_footer,
-    read_group,
+    queried,
     size,
     without,
 )
@@ -291,16 +291,6 @@ PROOF = ("received_at", "message_id", "session", "peer", "body")
 """These columns distinguish rows of two histories; those that the table has are compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where rows lo ≤ offset < hi of the gateway are."""
-
-    lo: int
-    hi: int
-    file: DataFile
-    group: int
-
-
 def divergence(table: Table, queue: Queue, gateway: str, intact_to: int) -> int:
     """Return the offset after the last row that the table and the queue have in common.
 
@@ -317,11 +307,10 @@ def divergence(table: Table, queue: Queue, gateway: str, intact_to: int) -> int:
     begin, end = queue.begin(), min(queue.end(), intact_to)
     if end <= begin:
         return end
-    rows = _Rows(table, gateway, begin, end, [*KEY, *names])
     low, high = begin, end
     while low < high:
         middle = (low + high) // 2
-        if _same(rows, queue, middle, names):
+        if _same(table, queue, (middle, end), names):
             low = middle + 1
         else:
             high = middle
@@ -333,53 +322,23 @@ def divergence(table: Table, queue: Queue, gateway: str, intact_to: int) -> int:
     return low
 
 
-def _same(rows: _Rows, queue: Queue, offset: int, names: list[str]) -> bool:
-    """Return whether a row is the same in both, or the next one if it is damaged in the queue."""
-    while offset < rows.end:
-        ours = rows.row(offset)
-        theirs = [batch for batch in queue.read(offset, offset + 1) if batch.num_rows]
-        if ours is not None and theirs:
-            return bool(ours == theirs[0].select(names).slice(0, 1).to_pylist()[0])
-        offset += 1
+def _same(table: Table, queue: Queue, within: Range, names: list[str]) -> bool:
+    """Return whether the first row that both have within a range is the same in both."""
+    offset, end = within
+    columns = ", ".join(f'"{name}"' for name in names)
+    mine = "gateway = '{}'".format(queue.queue_id.replace("'", "''"))
+    while offset < end:
+        theirs = next((rows for rows in queue.read(offset, end) if rows.num_rows), None)
+        if theirs is None:
+            return False
+        offset = theirs.column("offset")[0].as_py()
+        ours = _rows(table, f'SELECT {columns} FROM rows WHERE {mine} AND "offset" = {offset}')
+        if ours:
+            return bool(ours[0] == theirs.select(names).slice(0, 1).to_pylist()[0])
+        next_one = f'SELECT min("offset") AS lo FROM rows WHERE {mine} AND "offset" > {offset}'
+        offset = _rows(table, next_one)[0]["lo"] or end
     return False
 
 
-class _Rows:
-    def __init__(self, table: Table, gateway: str, begin: int, end: int, names: list[str]) -> None:
-        self.end = end
-        self._table = table
-        self._gateway = gateway
-        self._names = names
-        self._places = [
-            place for file in table.files() for place in _places(table, file, gateway, begin, end)
-        ]
-
-    def row(self, offset: int) -> dict[str, Any] | None:
-        """Return a row's columns of PROOF; None if the table does not have it."""
-        for place in self._places:
-            if place.lo <= offset < place.hi:
-                rows = _group(self._table, place, self._names)
-                mine = pc.and_(
-                    pc.equal(rows.column("gateway"), self._gateway),
-                    pc.equal(rows.column("offset"), offset),
-                )
-                found = rows.filter(mine).drop_columns([*KEY]).to_pylist()
-                if found:
-                    row: dict[str, Any] = found[0]
-                    return row
-        return None
-
-
-def _places(table: Table, file: DataFile, gateway: str, begin: int, end: int) -> list[_Place]:
-    found = []
-    for group, rows in enumerate(groups_of(table.storage, file, KEY)):
-        offsets = rows.column("offset").filter(pc.equal(rows.column("gateway"), gateway))
-        bounds = pc.min_max(offsets).as_py()
-        if bounds["min"] is not None and bounds["min"] < end and bounds["max"] >= begin:
-            found.append(_Place(bounds["min"], bounds["max"] + 1, file, group))
-    return found
-
-
-def _group(table: Table, place: _Place, names: list[str]) -> pa.Table:
-    footer = read_footer(table.storage, place.file)
-    return read_group(table.storage, place.file, footer, place.group, names)
+def _rows(table: Table, query: str) -> list[dict[str, Any]]:
+    return [row for part in queried(table, query) for row in part.to_pylist()]
