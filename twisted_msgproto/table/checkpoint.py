@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,8 +17,16 @@ import pyarrow.parquet as pq
 
 from .actions import Torn, action_lines, version_name
 from .properties import CHECKPOINT_EVERY, INTERVAL, LOG_RETENTION_HOURS
-from .snapshot import CHECKPOINT, READ_ERRORS, VERSION, Base, list_log, refused
-from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage, one_line
+from .snapshot import (
+    CHECKPOINT,
+    READ_ERRORS,
+    VERSION,
+    Base,
+    list_log,
+    stored_actions,
+    unreadable,
+)
+from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
 
 LAST_CHECKPOINT = "_last_checkpoint"
 LEFTOVER_SECONDS = 3600.0
@@ -87,18 +95,17 @@ class _Actions:
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in _SCHEMA.names}
 
-    def take(self, action: Mapping[str, Any]) -> None:
-        for name, value in action.items():
-            if value is None or name not in self.kept:
-                continue
-            if name == "txn":
-                key = value["appId"]
-            elif name in ("add", "remove"):
-                key = unquote(value["path"])
-                self.kept["remove" if name == "add" else "add"].pop(key, None)
-            else:
-                key = ""
-            self.kept[name][key] = value
+    def take(self, name: str, value: dict[str, Any] | None) -> None:
+        if value is None or name not in self.kept:
+            return
+        if name == "txn":
+            key = value["appId"]
+        elif name in ("add", "remove"):
+            key = unquote(value["path"])
+            self.kept["remove" if name == "add" else "add"].pop(key, None)
+        else:
+            key = ""
+        self.kept[name][key] = value
 
     def written(self, cutoff: float) -> tuple[bytes, int]:
         """Return the file and its number of actions, but for what went out before ``cutoff``."""
@@ -137,15 +144,21 @@ def write_checkpoint(
     """
     actions = _Actions()
     for name in base.names:
-        for action in _stored(storage, name):
-            actions.take(action)
+        try:
+            for kind, value in stored_actions(storage, name, _SCHEMA.names):
+                actions.take(kind, value)
+        except FileNotFoundError:
+            raise
+        except READ_ERRORS as error:
+            raise OSError(unreadable(storage, name, error)) from error
     for number in range(base.version + 1, version + 1):
         try:
             lines = action_lines(storage.read(f"{LOG}/{version_name(number)}"))
         except Torn as error:
             raise OSError(f"version {number} is torn: {error}") from error
         for action in lines:
-            actions.take(action)
+            for kind, value in action.items():
+                actions.take(kind, value)
     kept = _seconds(properties, "delta.deletedFileRetentionDuration", TOMBSTONE_SECONDS)
     data, rows = actions.written((now - kept) * 1000)
     made = f"{version:020d}.checkpoint.parquet"
@@ -154,22 +167,6 @@ def write_checkpoint(
     hint = {"version": version, "size": rows, "sizeInBytes": len(data)}
     storage.put(f"{LOG}/{LAST_CHECKPOINT}", json.dumps(hint, separators=(",", ":")).encode())
     return Base(version, (made,))
-
-
-def _stored(storage: Storage, name: str) -> Iterable[dict[str, Any]]:
-    try:
-        with storage.filesystem().open_input_file(f"{LOG}/{name}") as source:
-            parquet = pq.ParquetFile(source)
-            names = [known for known in _SCHEMA.names if known in parquet.schema_arrow.names]
-            table = parquet.read(columns=names)
-    except FileNotFoundError:
-        raise
-    except READ_ERRORS as error:
-        what = "cannot be read" if refused(storage, error) else "is torn"
-        raise OSError(f"checkpoint {name} {what}: {one_line(error)}") from error
-    for column in names:
-        for value in table.column(column).drop_null().to_pylist(maps_as_pydicts="strict"):
-            yield {column: value}
 
 
 def clean_log(storage: Storage, properties: Mapping[str, str], until: int, now: float) -> list[str]:

@@ -21,8 +21,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
-from deltalake import DeltaTable, QueryBuilder
 
 from ..core.errors import ConfigurationError, Overtaken, TableError
 from ..queue.damage import Range
@@ -38,10 +36,11 @@ from .row_offsets import (
     check_columns,
     groups_of,
     may_hold,
+    queried,
     read_offsets,
     size,
 )
-from .snapshot import READ_ERRORS, list_log, read_version, refused
+from .snapshot import READ_ERRORS, list_log, read_version, stored_actions, unreadable
 from .storage import (
     LOG,
     TEMPORARY_PREFIX,
@@ -132,7 +131,12 @@ def removed_since(table: Table, since: float) -> set[str]:
     found: set[str] = set()
     for _, names in listing.checkpoints[-1:]:
         for name in names:
-            found |= set(_tombstones(table.storage, name, since))
+            try:
+                for _, remove in stored_actions(table.storage, name, ["remove"]):
+                    if (remove.get("deletionTimestamp") or since * 1000) >= since * 1000:
+                        found.add(unquote(remove["path"]))
+            except READ_ERRORS as error:
+                raise TableError(unreadable(table.storage, name, error)) from error
     for version in listing.until(table.version):
         try:
             commit = read_version(table.storage, version)
@@ -143,22 +147,6 @@ def removed_since(table: Table, since: float) -> set[str]:
         if not commit.timestamp or commit.timestamp >= since * 1000:
             found.update(commit.removed)
     return found
-
-
-def _tombstones(storage: Storage, name: str, since: float) -> Iterator[str]:
-    try:
-        with storage.filesystem().open_input_file(f"{LOG}/{name}") as source:
-            parquet = pq.ParquetFile(source)
-            if "remove" not in parquet.schema_arrow.names:
-                return
-            removes: list[Any] = parquet.read(columns=["remove"]).column("remove").to_pylist()
-    except READ_ERRORS as error:
-        what = "cannot be read" if refused(storage, error) else "is torn"
-        line = f"checkpoint {name} of {storage.location} {what}: {one_line(error)}"
-        raise TableError(line) from error
-    for remove in removes:
-        if remove is not None and (remove.get("deletionTimestamp") or since * 1000) >= since * 1000:
-            yield unquote(remove["path"])
 
 
 def _unlogged(storage: Storage) -> Iterator[Any]:
@@ -353,15 +341,11 @@ def erase(
 
 
 def _found(table: Table, where: str) -> dict[str, list[Range]]:
-    query = f'SELECT gateway, "offset" FROM rows WHERE ({where}\n)'
     found = Offsets()
-    try:
-        delta = DeltaTable(table.location, table.version, dict(table.storage.options))
-        for batch in QueryBuilder().register("rows", delta).execute(query):
-            rows = pa.table(pa.record_batch(batch)).rename_columns([*KEY])
-            found.add(rows.cast(pa.schema([(KEY[0], pa.string()), (KEY[1], pa.int64())])))
-    except Exception as error:  # delta-rs raises its own types, which differ between releases
-        raise TableError(f"rows of {table.location} where {where}: {one_line(error)}") from error
+    query = f'SELECT gateway, "offset" FROM rows WHERE ({where}\n)'
+    for rows in queried(table, query):
+        rows = rows.rename_columns([*KEY])
+        found.add(rows.cast(pa.schema([(KEY[0], pa.string()), (KEY[1], pa.int64())])))
     return {gateway: coverage.ranges() for gateway, coverage in found.gateways.items()}
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..core.errors import TableError
@@ -103,6 +102,11 @@ def refused(storage: Storage, error: BaseException) -> bool:
     return not storage.local or error.errno is not None
 
 
+def unreadable(storage: Storage, name: str, error: BaseException) -> str:
+    what = "cannot be read" if refused(storage, error) else "is torn"
+    return f"checkpoint {name} of {storage.location} {what}: {one_line(error)}"
+
+
 def list_log(storage: Storage) -> Listing:
     versions: list[int] = []
     parts: dict[tuple[int, int], list[str]] = {}
@@ -124,15 +128,34 @@ def read_version(storage: Storage, version: int) -> Commit:
     return parse_commit(version, storage.read(f"{LOG}/{version_name(version)}"))
 
 
+def stored_actions(
+    storage: Storage, name: str, wanted: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the actions of these kinds in a checkpoint's file; one of READ_ERRORS if it is torn."""
+    with storage.filesystem().open_input_file(f"{LOG}/{name}") as source:
+        parquet = pq.ParquetFile(source)
+        kinds = [kind for kind in wanted if kind in parquet.schema_arrow.names]
+        table = parquet.read(columns=kinds)
+    for kind in kinds:
+        for action in table.column(kind).drop_null().to_pylist(maps_as_pydicts="strict"):
+            yield kind, action
+
+
 def read_checkpoint(storage: Storage, version: int, names: Sequence[str], *, files: bool) -> State:
     """Return the state that a checkpoint holds; one of READ_ERRORS when it is torn."""
     state = State(version, files={} if files else None)
-    columns = ["txn", "metaData", "protocol"] + (["add"] if files else [])
-    filesystem = storage.filesystem()
+    wanted = ["txn", "metaData", "protocol"] + (["add"] if files else [])
     for name in names:
-        with filesystem.open_input_file(f"{LOG}/{name}") as source:
-            table = pq.ParquetFile(source).read(columns=columns)
-        _take_actions(state, table)
+        for kind, action in stored_actions(storage, name, wanted):
+            if kind == "txn":
+                state.transactions[action["appId"]] = action["version"]
+            elif kind == "metaData":
+                state.metadata = parse_metadata(action)
+            elif kind == "protocol":
+                state.protocol = parse_protocol(action)
+            elif state.files is not None:
+                file = data_file(action)
+                state.files[file.path] = file
     if state.metadata is None or state.protocol is None:
         raise KeyError(f"checkpoint {version} names no table")
     return state
@@ -218,30 +241,3 @@ def _next(storage: Storage, version: int, newest: int) -> Commit | None:
             f"version {version} of {storage.location} is torn: {error}; if it is the last one, "
             "the next start of a bridge mends it, otherwise restore the table's folder from a copy"
         ) from None
-
-
-def _take_actions(state: State, table: pa.Table) -> None:
-    for action in _actions(table, "metaData"):
-        state.metadata = parse_metadata(_plain(action, "configuration"))
-    for action in _actions(table, "protocol"):
-        state.protocol = parse_protocol(action)
-    for action in _actions(table, "txn"):
-        state.transactions[action["appId"]] = action["version"]
-    if state.files is not None:
-        for file in _files(_actions(table, "add")):
-            state.files[file.path] = file
-
-
-def _actions(table: pa.Table, name: str) -> Iterator[dict[str, Any]]:
-    column = table.column(name)
-    rows = column.filter(pc.is_valid(column))
-    yield from rows.to_pylist()
-
-
-def _files(actions: Iterable[dict[str, Any]]) -> Iterator[DataFile]:
-    for action in actions:
-        yield data_file(_plain(action, "partitionValues"))
-
-
-def _plain(action: dict[str, Any], name: str) -> dict[str, Any]:
-    return {**action, name: dict(action.get(name) or ())}
