@@ -1,75 +1,24 @@
-"""Disks of a table that stop at a step, lose their power or cannot be read, and what must be left.
+"""Disks of a table that stop at a step, lose their power or cannot be read.
 
-:class:`CutDisk` works over real files.  Every change goes to the real files at once, as other
-programs see it; a sync only notes that it was asked for, because here it is this module which
-decides what is lost.  :meth:`CutDisk.lose_power` then takes back what a loss of power takes: names
-which were made, replaced or removed since their folder was synced, or the bytes of files which
-were not synced.
-
-An :class:`Act` is a piece of work.  It is cut before each of its steps in turn, the machine loses
-what a loss of power loses, the table is opened again, and its rows must be exactly those which its
-log says have landed.  A new kind of work is one more ``Act`` in a list of parameters.
-
-The files of an :class:`Unreadable` disk are there and cannot be read, as long as a test says so.
+Every change goes to the real files at once, as other programs see it; a sync only notes that it was
+asked for, because here it is this module which decides what is lost.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import os
-import shutil
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
-from tests.tools.tables import RUN, TABLE_SCHEMA, rows_of
-from twisted_msgproto.core.disk import File, OSDisk, read_file, write_file
-from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.queue import Landed
-from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.core.disk import File, OSDisk
 from twisted_msgproto.table.storage import LocalStorage
-
-LOSSES = ("kill", "empty", "torn", "cut at a line", "missing")
-"""What may be left: everything (a kill), files without or with a part of their bytes, no names."""
-
-
-class Cut(BaseException):
-    """The process is gone at this step; nothing of it may catch this."""
-
-
-def damaged(nbytes: bytes, loss: str) -> bytes:
-    if loss == "empty":
-        return b""
-    if loss == "torn":
-        return nbytes[: len(nbytes) // 2]
-    if loss == "cut at a line":
-        lines = nbytes.splitlines(keepends=True)
-        return b"".join(lines[:-1])
-    raise ValueError(loss)
-
-
-@dataclass
-class Volatile:
-    """What would not survive, of all programs of one machine."""
-
-    nbytes: set[str] = field(default_factory=set)
-    names: dict[str, list[tuple[str, Callable[[], None]]]] = field(default_factory=dict)
-    """Folder to names in it and what takes their changes back, oldest first."""
-    given_up: set[str] = field(default_factory=set)
-    """Files which a sync failed to write: later syncs succeed and write nothing."""
-    given_up_names: dict[str, list[tuple[str, Callable[[], None]]]] = field(default_factory=dict)
-    """The same of names."""
 
 
 class StepDisk(OSDisk):
@@ -138,117 +87,8 @@ class StepFile:
         self.disk.synced(self.path)
 
 
-class CutDisk(StepDisk):
-    """The operating system's files, with a memory of what is not durable.
-
-    Steps in ``failing`` (``"sync"``, ``"sync directory"``) fail once, as the kernel's do: what
-    they could not write is called clean, and a second sync of it succeeds in vain.
-
-    Attributes:
-        steps: what has been done so far, each with the name of its file.
-        unsynced: for each step, whether there were bytes before it which were not synced.
-    """
-
-    def __init__(self, cut_before: int | None = None, volatile: Volatile | None = None) -> None:
-        super().__init__()
-        self.cut_before = cut_before
-        self.steps: list[str] = []
-        self.unsynced: list[bool] = []
-        self.failing: set[str] = set()
-        self.volatile = volatile or Volatile()
-
-    def lose_power(self, loss: str) -> None:
-        """Take back what was not synced, as ``loss`` says; nothing for a kill."""
-        if loss == "kill":
-            return
-        if loss == "missing":
-            for folder in {*self.volatile.names, *self.volatile.given_up_names}:
-                undos = self.volatile.given_up_names.get(folder, [])
-                for _, undo in reversed(undos + self.volatile.names.get(folder, [])):
-                    undo()
-            return
-        for path in self.volatile.nbytes | self.volatile.given_up:
-            if os.path.exists(path):
-                with open(path, "rb") as file:
-                    octets = file.read()
-                with open(path, "wb") as file:
-                    file.write(damaged(octets, loss))
-
-    def open(self, path: str, *, write: bool = False) -> File:
-        if write and not os.path.exists(path):
-            self._named(path, lambda: removed(path))
-        return super().open(path, write=write)
-
-    def written(self, path: str) -> None:
-        self.volatile.nbytes.add(path)
-
-    def synced(self, path: str) -> None:
-        failed, unsynced = self._fails("sync"), path in self.volatile.nbytes
-        self.volatile.nbytes.discard(path)
-        if failed:
-            if unsynced:
-                self.volatile.given_up.add(path)
-            raise OSError(errno.EIO, "the disk did not take it")
-
-    def sync_directory(self, path: str) -> None:
-        self.step("sync directory", path)
-        os.stat(path)
-        changed = self.volatile.names.pop(path, [])
-        given_up = self.volatile.given_up_names.setdefault(path, [])
-        if self._fails("sync directory"):
-            given_up += changed
-            raise OSError(errno.EIO, "the disk did not take it")
-        # What was changed once more is as the later change has left it.
-        names = {name for name, _ in changed}
-        given_up[:] = [change for change in given_up if change[0] not in names]
-
-    def link(self, old: str, new: str) -> None:
-        super().link(old, new)
-        self._same_bytes(old, new)
-        self._named(new, lambda: removed(new))
-
-    def rename(self, old: str, new: str) -> None:
-        before = read_file(self, new)
-        super().rename(old, new)
-        self._same_bytes(old, new)
-        self._named(new, lambda: removed(new) if before is None else replaced(new, before))
-
-    def remove(self, path: str) -> None:
-        before = read_file(self, path) or b""
-        super().remove(path)
-        self._named(path, lambda: replaced(path, before))
-
-    def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
-        self.step("make directory", path)
-        os.makedirs(path, exist_ok=True)
-
-    def _same_bytes(self, old: str, new: str) -> None:
-        for files in (self.volatile.nbytes, self.volatile.given_up):
-            (files.add if old in files else files.discard)(new)
-
-    def _fails(self, step: str) -> bool:
-        fails = step in self.failing
-        self.failing.discard(step)
-        return fails
-
-    def step(self, operation: str, path: str) -> None:
-        if self.cut_before is not None and len(self.steps) >= self.cut_before:
-            raise Cut(f"before {operation} {path}")
-        self.steps.append(f"{operation} {os.path.basename(path)}")
-        self.unsynced.append(bool(self.volatile.nbytes))
-
-    def _named(self, path: str, undo: Callable[[], None]) -> None:
-        self.volatile.names.setdefault(os.path.dirname(path), []).append((path, undo))
-
-
-def removed(path: str) -> None:
-    if os.path.exists(path):
-        os.unlink(path)
-
-
-def replaced(path: str, nbytes: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(nbytes)
+POWERS = ("kill", "missing", "torn")
+"""What a process may leave: all that it did, or no more than it has synced, files whole or torn."""
 
 
 class Killed(BaseException):
@@ -307,6 +147,20 @@ class PowerDisk(StepDisk):
         if Path(old) in self._bytes:
             self._bytes.add(Path(new))
 
+    def ends(self, power: str, work: Callable[[], object]) -> bool:
+        """Do some work until the process dies, then lose what ``power`` says; whether it was done.
+
+        ``power`` is one of POWERS.
+        """
+        try:
+            work()
+            done = True
+        except Killed:
+            done = False
+        if power != "kill":
+            self.cut(torn=power == "torn")
+        return done
+
     def cut(self, *, torn: bool) -> None:
         """The power fails: names and bytes which were not synced are lost.
 
@@ -325,142 +179,6 @@ class PowerDisk(StepDisk):
                     path.unlink()
                 elif path.stat().st_ino not in whole:
                     os.truncate(path, path.stat().st_size // 2)
-
-
-OTHER = Run("0ther", "elsewhere", 4711)
-
-
-@dataclass
-class Clock:
-    """The time of the programs under test, in seconds since 1970."""
-
-    ahead: float = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.ahead
-
-
-@dataclass(frozen=True)
-class Act:
-    name: str
-    prepare: Callable[[Scene], None]
-    work: Callable[[Scene], None]
-    cuts: Callable[[str], bool] = lambda step: True
-    """Which steps are worth a cut of their own."""
-
-
-@dataclass
-class Scene:
-    """One table, the disk under it and the program which writes it."""
-
-    location: Path
-    disk: CutDisk
-    clock: Clock = dataclasses.field(default_factory=Clock)
-    promised: dict[str, int] = dataclasses.field(default_factory=dict)
-    """How far each gateway has landed for certain: its commit has returned."""
-
-    def open(self, disk: CutDisk | None = None) -> Table:
-        return Table.open_for_writing(self.location, disk=disk or self.disk, clock=self.clock)
-
-    def create(self) -> Table:
-        return Table.create(self.location, TABLE_SCHEMA, disk=self.disk, clock=self.clock)
-
-    def copied(self, location: Path) -> Scene:
-        """The same after a crash, elsewhere: the files, and what is promised of them."""
-        if self.location.exists():
-            shutil.copytree(self.location, location)
-        return Scene(location, CutDisk(), self.clock, dict(self.promised))
-
-    def land(self, table: Table, gateway: str, hi: int, run: Run = RUN) -> None:
-        """Lands a gateway's rows up to ``hi``: a synced file, and a commit that names it."""
-        before = table.landed().get(gateway)
-        lo = before.offset if before else 0
-        file = written(table, gateway, lo, hi)
-        table.commit([file], {gateway: Landed(hi, 5, hi)}, before={gateway: before}, run=run)
-        self.promised[gateway] = hi
-
-    def read(self) -> pa.Table:
-        return DeltaTable(str(self.location)).to_pyarrow_table()
-
-
-def written(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
-    """Rows in a Parquet file, written and synced through the table's disk."""
-    assert isinstance(table.storage, LocalStorage)
-    disk = table.storage.disk
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows_of(gateway, lo, hi), sink)
-    octets = sink.getvalue().to_pybytes()
-    folder = table.storage.path("day=2026-01-31")
-    disk.make_directory(folder, top=table.location)
-    path = f"{folder}/{gateway}-{lo}-{hi}-{time.monotonic_ns()}.parquet"
-    write_file(disk, path, octets)
-    disk.sync_directory(folder)
-    return DataFile(
-        path=str(Path(path).relative_to(table.location)),
-        size=len(octets),
-        partition={"day": "2026-01-31"},
-        rows=hi - lo,
-        statistics=f'{{"numRecords":{hi - lo}}}',
-        modified=int(time.time() * 1000),
-    )
-
-
-def cuts_of(act: Act, loss: str, location: Path) -> list[int]:
-    """Before which of its steps an act is to be cut, for a loss which says something new there.
-
-    Where all bytes were synced, a loss of bytes leaves the same as a kill.
-    """
-    scene = Scene(location, CutDisk())
-    act.prepare(scene)
-    scene.disk.steps.clear()
-    scene.disk.unsynced.clear()
-    act.work(scene)
-    assert scene.disk.steps
-    wanted = [act.cuts(step) for step in scene.disk.steps] + [True]
-    unsynced = [*scene.disk.unsynced, bool(scene.disk.volatile.nbytes)]
-    whole = loss in ("kill", "missing")
-    return [n for n, cut in enumerate(wanted) if cut and (whole or unsynced[n])]
-
-
-def crash(act: Act, step: int, loss: str, followed: bool, location: Path) -> Scene:
-    """Does an act up to a step, lets another bridge commit after it if ``followed``, and loses."""
-    scene = Scene(location, CutDisk())
-    act.prepare(scene)
-    scene.disk.steps.clear()
-    scene.disk.cut_before = step
-    with contextlib.suppress(Cut):
-        act.work(scene)
-    scene.disk.cut_before = None
-    if followed:
-        try:
-            scene.land(scene.open(CutDisk(volatile=scene.disk.volatile)), "other", 3, OTHER)
-        except TableError as error:
-            assert "is not a table" in str(error)
-    scene.disk.lose_power(loss)
-    return scene
-
-
-def check_exact(scene: Scene, new_rows: bool) -> None:
-    """What the table says has landed is there, once, and landing goes on from there."""
-    disk = CutDisk()
-    table = Table.open_or_create(scene.location, TABLE_SCHEMA, disk=disk, clock=scene.clock)
-    for gateway, offset in scene.promised.items():
-        assert table.landed()[gateway].offset >= offset, f"{gateway} went back"
-    if new_rows:
-        for gateway in ("a", "b"):
-            landed = table.landed().get(gateway, Landed(0))
-            scene.land(table, gateway, landed.offset + 4)
-        table.maintain()
-    table.sync()
-    rows = scene.read()
-    again = Table.open(scene.location)
-    assert again.landed() == table.landed()
-    assert sorted((f.path, f.size) for f in again.files()) == sorted(
-        (f.path, f.size) for f in table.files()
-    )
-    expected = [(g, n) for g, place in sorted(table.landed().items()) for n in range(place.offset)]
-    found = zip(rows["gateway"].to_pylist(), rows["offset"].to_pylist(), strict=True)
-    assert sorted(found) == expected
 
 
 DISK = ("names", "stat", "open file", "read")

@@ -22,11 +22,11 @@ from deltalake import DeltaTable
 
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter
+from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.erased import Notes
-from twisted_msgproto.table.landing import Target, land_ranges
+from twisted_msgproto.table.landing import Target, land_ranges, open_output
 from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.proof import GatewayReport, verify
 
@@ -80,8 +80,7 @@ def land(table: Table, gateway: str, hi: int, run: Run = RUN) -> int:
 def stored_file(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
     """Lands rows in one Parquet file of a table wherever it is; no commit names it yet."""
     path = f"day=2026-01-31/{uuid.uuid4().hex}.parquet"
-    filesystem = table.storage.filesystem()
-    with filesystem.open_output_stream(path) as stream:
+    with open_output(table.storage, path) as stream:
         pq.write_table(rows_of(gateway, lo, hi), stream)
     return DataFile(
         path=path,
@@ -146,6 +145,12 @@ class Gateway:
         writer.close()
         self.rows += count
 
+    def trim(self) -> None:
+        """The gateway starts, trims and ends."""
+        log = SegmentLog(self.directory)
+        log.trim()
+        log.close()
+
 
 def land_gateways(
     table: Table, *gateways: Gateway, to: Mapping[str, int] | None = None
@@ -163,7 +168,7 @@ def land_gateways(
             Range(str(gateway.directory), reader.queue_id, lo, place.offset, place, erased=gone)
         )
         places[reader.queue_id], before[reader.queue_id] = place, known
-    target = Target(table.location, dict(table.storage.options), table.schema, table.partition_by)
+    target = Target(table.location, dict(table.storage.options), partition_by=table.partition_by)
     landed = land_ranges(target, ranges, lambda part: QueueReader(part.location), table.storage)
     assert not landed.failed
     info = {
