@@ -18,14 +18,13 @@ def local(tmp_path: Path) -> Table:
     return create(tmp_path / "table")
 
 
+both = pytest.mark.parametrize("table", ["local", "s3"], indirect=True)
+
+
 @pytest.fixture
-def table(local: Table) -> Table:
-    return local
-
-
-def table_in(request: pytest.FixtureRequest) -> Table:
-    """A table on a disk, or in an object store, which only then is started."""
-    if request.param == "local":
+def table(request: pytest.FixtureRequest) -> Table:
+    """A table on a disk, or for ``both`` in an object store, which only then is started."""
+    if getattr(request, "param", "local") == "local":
         local: Table = request.getfixturevalue("local")
         return local
     store: Store = request.getfixturevalue("s3")

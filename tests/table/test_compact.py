@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from tests.table.conftest import table_in
+from tests.table.conftest import both
 from tests.tools.tables import RUN, Gateway, at_once, delta
 from tests.tools.tables import counted_rows as rows
 from tests.tools.tables import create_table as create
@@ -31,11 +31,6 @@ from twisted_msgproto.table.retention import expire
 
 FIRST = date(2023, 11, 15)
 SECOND = FIRST + timedelta(days=1)
-
-
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
-def table(request: pytest.FixtureRequest) -> Table:
-    return table_in(request)
 
 
 def fill(table: Table, *gateways: Gateway, batches: int = 4) -> None:
@@ -68,6 +63,7 @@ def test_small_files_are_grouped_by_partition_up_to_the_target(local: Table, a: 
     ]
 
 
+@both
 def test_compaction_keeps_rows_and_places_and_sorts(table: Table, a: Gateway, b: Gateway) -> None:
     fill(table, b, a)
     before, landed = rows(table), table.landed()
@@ -99,26 +95,31 @@ def test_rows_which_do_not_fit_into_memory_become_more_files(table: Table, a: Ga
     assert len(table.files()) == 2
 
 
-def test_two_compactions_from_one_snapshot_leave_every_row_once(table: Table, a: Gateway) -> None:
+def append(table: Table, gateway: Gateway) -> None:
+    gateway.put(5)
+    land(table, gateway)
+
+
+PAIRS: dict[str, tuple[Callable[[Table, Gateway], object], tuple[int, int]]] = {
+    "a compaction": (lambda table, a: compact(table, Run("0ther", "there", 18)), (0, 2)),
+    "new rows": (append, (2, 0)),
+    "an expiry": (lambda table, a: expire(table, SECOND, RUN), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_compaction_that_comes_second_gives_up_what_went_meanwhile(
+    table: Table, a: Gateway, name: str
+) -> None:
+    meanwhile, ends = PAIRS[name]
     fill(table, a)
     other = again(table)
     other.files()
+    meanwhile(table, a)
     lines: list[str] = []
-    compact(table, RUN)
-    done = compact(other, Run("0ther", "there", 18), say=lines.append)
-    assert (done.removed, done.given_up, len(lines)) == (0, 2, 2)
-    assert rows(table) == expected(a, 0, 21)
-
-
-def test_rows_which_were_appended_meanwhile_stay(table: Table, a: Gateway) -> None:
-    fill(table, a)
-    other = again(table)
-    other.files()
-    a.put(5)
-    land(table, a)
-    done = compact(other, RUN)
-    assert (done.added, done.given_up) == (2, 0)
-    assert rows(table) == expected(a, 0, 26)
+    done = compact(other, RUN, say=lines.append)
+    assert (done.added, done.given_up) == ends and len(lines) == done.given_up
+    assert rows(table) == expected(a, 11 if name == "an expiry" else 0, a.rows)
 
 
 def test_an_expiry_which_comes_second_takes_the_compacted_file(table: Table, a: Gateway) -> None:
@@ -128,18 +129,6 @@ def test_an_expiry_which_comes_second_takes_the_compacted_file(table: Table, a: 
     compact(other, RUN)
     done = expire(table, SECOND, RUN)
     assert (done.days, done.files, done.rows) == (["2023-11-15"], 1, 11)
-    assert rows(table) == expected(a, 11, 21)
-
-
-def test_a_compaction_which_comes_second_brings_no_expired_row_back(
-    table: Table, a: Gateway
-) -> None:
-    fill(table, a)
-    other = again(table)
-    other.files()
-    expire(table, SECOND, RUN)
-    done = compact(other, RUN)
-    assert (done.given_up, done.added) == (1, 1)
     assert rows(table) == expected(a, 11, 21)
 
 

@@ -7,16 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.table.conftest import table_in
-from tests.tools.disks import Killed, PowerDisk
+from tests.table.conftest import both
+from tests.tools.disks import POWERS, Killed, PowerDisk
 from tests.tools.loops import finish, loop_over
 from tests.tools.tables import (
     TABLE_SCHEMA,
@@ -28,30 +26,25 @@ from tests.tools.tables import (
 )
 from twisted_msgproto.core.errors import (
     ConfigurationError,
-    Overtaken,
     QueueAway,
     QueueMismatch,
     TableChanged,
     TableError,
 )
-from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.spark.source_options import open_range
-from twisted_msgproto.table import preflight, retention
+from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.dead_letters import DEAD_SCHEMA, DeadLetters, FunctionFailed
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.proof import verify
-from twisted_msgproto.table.retention import expire, vacuum
+from twisted_msgproto.table.retention import vacuum
 from twisted_msgproto.table.rewind import rewind
 
 Tasks = Sequence[Sequence[Range]]
-
-both = pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
-place = pytest.fixture(table_in, name="place")
 
 
 @pytest.fixture(autouse=True)
@@ -137,8 +130,8 @@ def pair(local: Table) -> Pair:
 
 
 @both
-def test_rows_for_which_the_function_raises_are_dead_letters(place: Table, a: Gateway) -> None:
-    pair = Pair(place)
+def test_rows_for_which_the_function_raises_are_dead_letters(table: Table, a: Gateway) -> None:
+    pair = Pair(table)
     a.put(399)
     [body] = [row["body"] for batch in a.reader.read(3, 4) for row in batch.to_pylist()]
     loop = pair.land(Function({3, 17, 18}), a)
@@ -148,20 +141,12 @@ def test_rows_for_which_the_function_raises_are_dead_letters(place: Table, a: Ga
     pair.land(Function({3, 17, 18, 499}), a)
     pair.check(a, {3, 17, 18, 499})
     assert consumers(a) == {500}
-    rows = DeltaTable(pair.dead, storage_options={**place.storage.options}).to_pyarrow_table()
+    rows = DeltaTable(pair.dead, storage_options={**table.storage.options}).to_pyarrow_table()
     first = rows.sort_by("offset").to_pylist()[0]
     assert (first["body"], first["_error"]) == (body, "ValueError: 3")
     [line] = [line for line in pair.said if "rejected" in line and "499" in line]
     assert line.startswith(f"bridge rejected 1 rows of queue {a.id} in batch ")
     assert line.endswith("(offsets 499): ValueError: 499")
-
-
-def test_batches_without_such_rows_make_no_dead_letters(pair: Pair, a: Gateway) -> None:
-    a.put(20)
-    function = Function(())
-    pair.land(function, a)
-    pair.check(a, ())
-    assert (function.runs, pair.letters.version) == (1, 0)
 
 
 def test_a_function_is_halved_only_after_three_failures(pair: Pair, a: Gateway) -> None:
@@ -181,17 +166,6 @@ def test_a_function_is_halved_only_after_three_failures(pair: Pair, a: Gateway) 
     assert loop.progress.failures == 2
 
 
-def test_two_gateways_in_one_batch(pair: Pair, a: Gateway, b: Gateway) -> None:
-    a.put(20)
-    b.put(30)
-    pair.land(Function({7}), a, b)
-    dead = Counter([(a.id, 7), (b.id, 7)])
-    assert counted_rows(pair.letters) == dead
-    whole = expected_rows(a, 0, 21) + expected_rows(b, 0, 31)
-    assert counted_rows(pair.main) == whole - dead
-    assert verify(pair.main).intact and verify(pair.letters).intact
-
-
 # -- what is not the rows' fault -------------------------------------------------------------------
 
 
@@ -200,50 +174,44 @@ def files_of(table: Table) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("bad", "by_row", "line"),
+    ("function", "options", "line"),
     [
         (
-            range(50, 62),
-            True,
-            "failed: ValueError: 50, at offset 50 of gateway ID and for 11 rows up to offset 60 of "
-            "gateway ID: more than the 10 that may be dead letters of one batch; mend the function",
+            Function(range(50, 62)),
+            {},
+            "ValueError: 50, at offset 50 of gateway ID and for 11 rows up to offset 60 of gateway "
+            "ID: more than the 10 that may be dead letters of one batch; mend the function",
         ),
         (
-            {5},
-            False,
-            "failed: ValueError: 5; it looks across rows, so any of offsets 0 to 101 of gateway ID "
-            "may be the reason",
+            Function({5}, by_row=False),
+            {},
+            "ValueError: 5; it looks across rows, so any of offsets 0 to 101 of gateway ID may be "
+            "the reason",
+        ),
+        (
+            Function({5, 77}),
+            {"letters": None},
+            "ValueError: 5, at offset 5 of gateway ID; mend the function, or name a table for such "
+            "rows (dead_letters)",
         ),
     ],
-    ids=["too many rows", "a function across rows"],
+    ids=["too many rows", "a function across rows", "no dead letters"],
 )
 def test_the_bridge_stops_in_one_line_that_names_gateway_and_offsets(
-    pair: Pair, a: Gateway, bad: Collection[int], by_row: bool, line: str
+    pair: Pair, a: Gateway, function: Function, options: dict[str, Any], line: str
 ) -> None:
     a.put(100)
-    function = Function(bad, by_row=by_row)
     with pytest.raises(TableError) as told:
-        pair.land(function, a)
-    assert str(told.value) == f"the transform m:f {line}".replace("ID", a.id)
-    assert (function.runs == 3) is not by_row
+        pair.land(replace(function), a, **options)
+    assert str(told.value) == f"the transform m:f failed: {line}".replace("ID", a.id)
     assert files_of(pair.main) == [] and pair.main.landed() == {}
-    assert set(a.reader.consumers().values()) == {0}
-
-
-def test_without_dead_letters_the_line_names_the_row(pair: Pair, a: Gateway) -> None:
-    a.put(100)
-    with pytest.raises(TableError) as told:
-        pair.land(Function({5, 77}), a, letters=None)
-    assert str(told.value) == (
-        f"the transform m:f failed: ValueError: 5, at offset 5 of gateway {a.id}; mend the "
-        "function, or name a table for such rows (dead_letters)"
-    )
-    assert files_of(pair.main) == []
+    assert set(a.reader.consumers().values()) <= {0}
 
 
 def test_of_a_large_batch_one_row_in_a_hundred_may_be_rejected(pair: Pair, a: Gateway) -> None:
     a.put(1199)
-    pair.land(Function(range(100, 112)), a)
+    pair.land(Function(range(100, 112)), a, pace=Pace(trigger=0, once=True, cores=3))
+    assert len(opened_again(pair.main).files()) > 3
     pair.check(a, range(100, 112))
     a.put(1200)
     with pytest.raises(TableError, match=r"and for 13 rows up to offset 1412 .*more than the 12"):
@@ -310,16 +278,13 @@ def test_a_gateway_that_goes_while_a_batch_is_halved_keeps_its_rows(
 # -- the main table decides, the dead letters follow -----------------------------------------------
 
 
-ENDS = ("kill", "cut", "torn")
-
-
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("power", POWERS)
 def test_killed_before_any_step_each_row_is_once_in_one_of_both(
-    tmp_path: Path, end: str, pytestconfig: pytest.Config
+    tmp_path: Path, power: str, pytestconfig: pytest.Config
 ) -> None:
     """In the short form each step meets one of the ends, by turns."""
     long = pytestconfig.getoption("--long")
-    for step in range(0 if long else ENDS.index(end), 400, 1 if long else len(ENDS)):
+    for step in range(0 if long else POWERS.index(power), 400, 1 if long else len(POWERS)):
         root = tmp_path / str(step)
         gateway = Gateway(tmp_path / f"queue{step}")
         gateway.put(11)
@@ -346,8 +311,8 @@ def test_killed_before_any_step_each_row_is_once_in_one_of_both(
         except Killed:
             pass
         finish(loop)
-        if end != "kill":
-            disk.cut(torn=end == "torn")
+        if power != "kill":
+            disk.cut(torn=power == "torn")
         dead_before = verify(pair.letters)
         assert dead_before.intact, list(dead_before.findings())
         kept = {gateway.id: gateway.reader.begin()}
@@ -405,9 +370,9 @@ def test_vacuum_removes_what_a_killed_bridge_has_listed_and_not_what_waits(
 
 @both
 def test_what_waits_is_landed_at_the_next_start_before_anything_else(
-    place: Table, a: Gateway
+    table: Table, a: Gateway
 ) -> None:
-    pair = Pair(place)
+    pair = Pair(table)
     a.put(30)
     stopped_between(pair, Function({2, 3, 20}), a)
     assert not counted_rows(pair.letters)
@@ -415,7 +380,7 @@ def test_what_waits_is_landed_at_the_next_start_before_anything_else(
     pair.land(Function(()), a)  # nothing is new
     pair.check(a, {2, 3, 20})
     assert consumers(a) == {31}
-    options = {**place.storage.options}
+    options = {**table.storage.options}
     errors = (
         DeltaTable(pair.dead, storage_options=options)
         .to_pyarrow_table()
@@ -456,25 +421,12 @@ def test_a_gateway_whose_rows_wait_lands_nothing_else_and_the_others_go_on(
             assert not counted_rows(pair.main)[a.id, 31]
         return open_range(part)
 
-    pair.land(Function({40}), a, b, open_queue=away)
-    assert counted_rows(pair.letters) == Counter([(a.id, 2), (a.id, 40)])
+    pair.land(Function({7, 40}), a, b, open_queue=away)
+    dead = Counter([(a.id, 2), (a.id, 40), (b.id, 7)])
+    assert counted_rows(pair.letters) == dead
+    assert counted_rows(pair.main) == expected_rows(a, 0, 61) + expected_rows(b, 0, 31) - dead
     assert verify(pair.main).intact
     assert [line for line in pair.said if "is away and keeps its place" in line]
-
-
-def test_a_full_disk_of_the_dead_letters_stops_the_bridge_and_nothing_is_lost(
-    pair: Pair, a: Gateway
-) -> None:
-    a.put(30)
-    loop = pair.loop(Function({2}), a)
-    assert loop.letters is not None
-    Path(pair.dead, "day=2023-11-15").write_text("a file where a folder has to be")
-    with pytest.raises(TableError, match="cannot be written"):
-        loop.run()
-    Path(pair.dead, "day=2023-11-15").unlink()
-    assert consumers(a) == {0}
-    pair.land(Function({2}), a)
-    pair.check(a, {2})
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -528,26 +480,6 @@ def keeping(monkeypatch: pytest.MonkeyPatch, a: Gateway) -> None:
     a.reader.register("slow")
 
 
-@pytest.mark.usefixtures("keeping")
-def test_a_bridge_that_slept_does_not_land_the_dead_letters_of_another_again(
-    pair: Pair, a: Gateway
-) -> None:
-    a.put(30)
-    done: list[int] = []
-
-    def meanwhile(part: Range) -> Any:
-        if not done:
-            done.append(1)
-            pair.land(Function({2}), a)
-            a.put(10)
-            pair.land(Function({35}), a)
-        return open_range(part)
-
-    with pytest.raises(Overtaken):
-        pair.land(Function({2}), a, open_queue=meanwhile)
-    pair.check(a, {2, 35})
-
-
 def test_bridges_of_different_gateways_share_both_tables(
     pair: Pair, a: Gateway, b: Gateway
 ) -> None:
@@ -592,21 +524,6 @@ def set_back(table: Table, gateway: Gateway) -> None:
 
 
 @pytest.mark.usefixtures("keeping")
-def test_dead_letters_stay_dead_when_the_main_table_is_set_back(pair: Pair, a: Gateway) -> None:
-    """The function was mended meanwhile, and spoilt elsewhere."""
-    a.put(30)
-    pair.land(Function({2, 3}), a)
-    set_back(pair.main, a)
-    assert verify(opened_again(pair.main)).intact
-    a.put(10)
-    pair.land(Function({7, 35}), a)
-    pair.check(a, {2, 3, 7, 35})
-    set_back(pair.main, a)
-    pair.land(Function(()), a)
-    pair.check(a, {2, 3, 7, 35})
-
-
-@pytest.mark.usefixtures("keeping")
 def test_dead_letters_that_were_deleted_do_not_land_again(pair: Pair, a: Gateway) -> None:
     a.put(30)
     pair.land(Function({2, 3}), a)
@@ -616,71 +533,6 @@ def test_dead_letters_that_were_deleted_do_not_land_again(pair: Pair, a: Gateway
     assert counted_rows(pair.main) == expected_rows(a, 0, 31) - Counter([(a.id, 2), (a.id, 3)])
     assert counted_rows(pair.letters) == Counter([(a.id, 3)])
     assert verify(opened_again(pair.main)).gateways[a.id].rejected == 2
-
-
-@pytest.mark.usefixtures("keeping")
-def test_rows_that_wait_are_judged_again_when_their_table_is_set_back(
-    pair: Pair, a: Gateway
-) -> None:
-    a.put(30)
-    stopped_between(pair, Function({2, 3}), a)
-    set_back(pair.main, a)
-    pair.land(Function({3}), a)
-    pair.check(a, {3})
-
-
-def test_days_that_expire_while_places_are_set_back_stay_counted(
-    pair: Pair, a: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for day in range(3):
-        a.put(20, day=day)
-    pair.land(Function({2, 30}), a)
-
-    class Meanwhile(QueueReader):
-        def place(self, offset: int) -> Landed:
-            expire(opened_again(pair.main), date(2023, 11, 16), Run.new())
-            return super().place(offset)
-
-    queues = {a.id: Meanwhile(a.directory)}
-    with pytest.raises(TableError, match="then rewind again"):
-        rewind(opened_again(pair.main), Run.new(), queues=queues)
-    rewind(opened_again(pair.main), Run.new(), queues=queues)
-    assert verify(opened_again(pair.main)).intact
-    # The other way round: what is expired is counted on top of what the rewind has counted.
-    expire(opened_again(pair.main), date(2023, 11, 17), Run.new())
-    table, real = opened_again(pair.main), retention.days_before
-
-    def meanwhile(*given: Any) -> Any:
-        found = real(*given)
-        rewind(opened_again(pair.main), Run.new(), queues={a.id: a.reader})
-        return found
-
-    monkeypatch.setattr(retention, "days_before", meanwhile)
-    expire(table, date(2023, 11, 18), Run.new())
-    assert verify(opened_again(pair.main)).intact
-
-
-def test_a_batch_is_not_counted_on_top_of_what_a_rewind_has_counted_anew(
-    pair: Pair, a: Gateway
-) -> None:
-    a.put(20)
-    pair.land(Function({2}), a)
-    expire(opened_again(pair.main), date(2023, 11, 16), Run.new())
-    a.put(20, day=1)
-    loop = pair.loop(Function({30}), a)
-    assert loop.letters is not None
-    real = loop.letters.notes
-
-    def meanwhile(*given: Any) -> Any:
-        notes = real(*given)
-        rewind(opened_again(pair.main), Run.new(), queues={a.id: a.reader})
-        return notes
-
-    loop.letters.notes = meanwhile  # type: ignore[method-assign]
-    with pytest.raises(Overtaken, match="changed msgproto-rejected"):
-        loop.run()
-    pair.land(Function({30}), a)
-    assert verify(opened_again(pair.main)).intact
 
 
 def test_dead_letters_of_another_history_hide_nothing(
@@ -716,13 +568,3 @@ def test_a_function_that_also_drops_rows_can_be_verified(pair: Pair, a: Gateway)
     report = verify(opened_again(pair.main))
     assert report.intact, list(report.findings())
     assert report.gateways[a.id].dropped == [(25, 26)]
-
-
-def test_the_files_of_halves_hold_each_row_once(pair: Pair, a: Gateway) -> None:
-    a.put(200)
-    pair.land(Function({100}), a, pace=Pace(trigger=0, once=True, cores=3))
-    table = opened_again(pair.main)
-    assert len(table.files()) > 3
-    rows = [pq.read_metadata(Path(table.location, file.path)).num_rows for file in table.files()]
-    assert sum(rows) == 200
-    pair.check(a, {100})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record
-from tests.table.conftest import table_in
-from tests.tools.disks import Killed, PowerDisk
+from tests.table.conftest import both
+from tests.tools.disks import POWERS, PowerDisk
 from tests.tools.loops import drain, finish, loop_over
 from tests.tools.tables import Gateway, check_sum, create_table, delta, opened_again
 from twisted_msgproto.core.errors import Overtaken, QueueAway, QueueMismatch, TableError
-from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
@@ -32,16 +31,11 @@ from twisted_msgproto.table.retention import erase, expire
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.shape import Shape, shape_of
 
-both = pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
-place = pytest.fixture(table_in, name="place")
-
 COLUMNS = {
     "number": {"path": "n", "type": "long"},
     "half": {"path": "deep.half", "type": "double"},
     "client": {"from": "fields", "path": "client", "type": "string"},
 }
-POWERS = ["kill", "missing", "torn"]
-
 WHERE = {"protocol": ["lumberjack", "mtl"]}
 
 
@@ -120,48 +114,42 @@ def rows_of(table: Table) -> list[dict[str, Any]]:
 def trim(gateway: Gateway, raw: Table) -> None:
     """The raw table's bridge lets its queue go; what is left is what the others still need."""
     finish(drain(opened_again(raw), [gateway.directory]))
-    trimmed(gateway)
-
-
-def trimmed(gateway: Gateway) -> None:
-    log = SegmentLog(gateway.directory)
-    log.trim()
-    log.close()
+    gateway.trim()
 
 
 @both
 def test_a_derived_table_is_as_if_it_had_been_landed_from_the_beginning(
-    place: Table, a: Gateway, tmp_path: Path
+    table: Table, a: Gateway, tmp_path: Path
 ) -> None:
     """Damaged, expired and erased rows are carried, the queue is trimmed, and a bridge goes on."""
     fill(a)
     damage_record(a.directory, body(20))
     shutil.copytree(a.directory, tmp_path / "whole")
-    land(place, a)
-    delta(place).delete("offset = 33")
+    land(table, a)
+    delta(table).delete("offset = 33")
     a.put(3, day=2, body=body)
-    land(place, a)
-    expire(opened_again(place), date(2023, 11, 16), Run.new())
-    erase(opened_again(place), Run.new(), where="offset IN (26, 36, 44, 50)")
-    compact(opened_again(place), Run.new())
-    trim(a, place)
+    land(table, a)
+    expire(opened_again(table), date(2023, 11, 16), Run.new())
+    erase(opened_again(table), Run.new(), where="offset IN (26, 36, 44, 50)")
+    compact(opened_again(table), Run.new())
+    trim(a, table)
     assert a.reader.begin() > 40
 
     said: list[str] = []
-    done = make(place, a, say=said.append)
-    typed = typed_of(place)
+    done = make(table, a, say=said.append)
+    typed = typed_of(table)
     found = check_sum(typed, a)
-    raw = check_sum(place, a)
+    raw = check_sum(table, a)
     assert found.landed == raw.landed
     assert (found.expired_rows, found.damaged_rows) == (raw.expired_rows, raw.damaged_rows)
     assert (found.erased, done.rows) == (raw.erased, found.rows)
     assert (
-        found.left_out == done.left_out == sum(row["protocol"] == "umq" for row in rows_of(place))
+        found.left_out == done.left_out == sum(row["protocol"] == "umq" for row in rows_of(table))
     )
     assert len(said) == 2 and said[0].startswith("part 1 of 2, 2023-11-16: ")
 
     a.put(9, day=3, body=body)
-    go_on(place, a)
+    go_on(table, a)
     check_sum(typed, a)
     # The same rows, landed from a queue that was never trimmed.
     whole = Gateway.at(tmp_path / "whole")
@@ -187,75 +175,61 @@ def drain_typed(location: Path, gateway: Gateway) -> None:
     loop.run()
 
 
-def test_the_queue_keeps_what_the_raw_table_lands_meanwhile(local: Table, a: Gateway) -> None:
-    """The raw table's bridge goes on while the other table is made, and lets the queue go."""
+def goes_on(raw: Table, gateway: Gateway) -> None:
+    """The raw table's bridge lands more, and lets the queue go."""
+    gateway.put(10, day=4, body=body)
+    trim(gateway, raw)
+
+
+def rows_are_erased(raw: Table, gateway: Gateway) -> None:
+    gateway.put(10, day=2, body=body)
+    land(raw, gateway)
+    erase(opened_again(raw), Run.new(), where="offset IN (3, 12, 47, 55)")
+
+
+@pytest.mark.parametrize("meanwhile", [goes_on, rows_are_erased], ids=lambda act: act.__name__)
+def test_what_happens_to_the_raw_table_meanwhile_happens_to_the_other(
+    local: Table, a: Gateway, meanwhile: Callable[[Table, Gateway], None]
+) -> None:
     fill(a, local)
-
-    def meanwhile(line: str) -> None:
-        a.put(10, day=4, body=body)
-        trim(a, local)
-
-    make(local, a, say=meanwhile)
-    typed = typed_of(local)
-    consumer = preflight.consumer_name(typed.table_id)
-    assert a.reader.consumers()[consumer] == typed.landed()[a.id].offset == 49
+    make(local, a, say=lambda line: line.startswith("part 1 ") and meanwhile(local, a))
+    found = check_sum(typed_of(local), a)
+    assert found.landed is not None and found.landed.offset == 49
+    consumer = preflight.consumer_name(typed_of(local).table_id)
+    assert a.reader.consumers()[consumer] == 49
     go_on(local, a)
-    check_sum(typed, a)
-    assert {row["offset"] for row in rows_of(typed)} == {
+    rewind(typed_of(local), Run.new(), queues={a.id: a.reader})  # what was erased stays so
+    check_sum(typed_of(local), a)
+    assert {row["offset"] for row in rows_of(typed_of(local))} == {
         row["offset"] for row in rows_of(local) if row["protocol"] != "umq"
     }
 
 
 @both
-def test_rows_that_are_erased_from_the_raw_table_meanwhile_do_not_come_back(
-    place: Table, a: Gateway
-) -> None:
-    fill(a, place)
-    first = threading.Event()
-
-    def meanwhile(line: str) -> None:
-        if first.is_set():
-            return
-        first.set()
-        a.put(10, day=2, body=body)
-        land(place, a)
-        erase(opened_again(place), Run.new(), where="offset IN (3, 12, 47, 55)")
-
-    make(place, a, say=meanwhile)
-    found = check_sum(typed_of(place), a)
-    assert {3, 47}.isdisjoint(row["offset"] for row in rows_of(typed_of(place)))
-    assert found.erased == [(3, 4), (47, 48)]
-    go_on(place, a)
-    rewind(typed_of(place), Run.new(), queues={a.id: a.reader})
-    assert {3, 47, 55}.isdisjoint(row["offset"] for row in rows_of(typed_of(place)))
-    check_sum(typed_of(place), a)
-
-
-@both
 def test_a_run_that_was_interrupted_goes_on_or_begins_again(
-    place: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
+    table: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(a, place)
-    stop_after(1, place, a)
+    fill(a, table)
+    stop_after(1, table, a)
     with pytest.raises(TableError, match=r"has only a part of .*'msgproto table derive' again"):
-        go_on(place, a)
+        go_on(table, a)
     said: list[str] = []
-    compact(opened_again(place), Run.new())
-    make(place, a, say=said.append)
+    compact(opened_again(table), Run.new())
+    make(table, a, say=said.append)
     assert [line[:11] for line in said] == ["part 2 of 3", "part 3 of 3"]
-    expected = rows_of(typed_of(place))
-    check_sum(typed_of(place), a)
+    expected = rows_of(typed_of(table))
+    check_sum(typed_of(table), a)
     # Once more beside it, with files gone that the first run had settled on.
-    stop_after(2, place, a, name="other")
-    erase(opened_again(place), Run.new(), where="offset = 3", purge=True)
+    stop_after(2, table, a, name="other")
+    erase(opened_again(table), Run.new(), where="offset = 3", purge=True)
     said.clear()
-    make(place, a, name="other", say=said.append)
+    make(table, a, name="other", say=said.append)
     assert len(said) == 3, "it has begun again"
-    check_sum(typed_of(place, "other"), a)
-    assert rows_of(typed_of(place, "other")) == [row for row in expected if row["offset"] != 3]
+    check_sum(typed_of(table, "other"), a)
+    assert rows_of(typed_of(table, "other")) == [row for row in expected if row["offset"] != 3]
     # A third time there is nothing to do.
-    version = typed_of(place).version
-    assert make(place, a).version == version
+    version = typed_of(table).version
+    assert make(table, a).version == version
 
 
 class Stop(BaseException):
@@ -381,7 +355,7 @@ def forget_rows(raw: Table, gateway: Gateway) -> None:
     for consumer in gateway.reader.consumers():
         gateway.reader.forget(consumer)
     gateway.reader.commit("other", gateway.reader.end())
-    trimmed(gateway)
+    gateway.trim()
 
 
 def restore(raw: Table, gateway: Gateway) -> None:
@@ -428,37 +402,24 @@ def test_a_half_made_table_is_not_mixed_with_another_definition(local: Table, a:
 
 @pytest.mark.slow
 def test_a_cut_at_any_step_leaves_what_the_next_run_makes_exact(
-    local: Table, a: Gateway, tmp_path: Path, pytestconfig: pytest.Config
+    local: Table, a: Gateway, pytestconfig: pytest.Config
 ) -> None:
     """In the short form each step has one of the losses, by turns."""
     fill(a, local)
 
-    def work(disk: PowerDisk) -> Derived:
-        return make(local, a, name=disk.root.name.removeprefix("table-"), disk=disk)
-
-    whole = PowerDisk(tmp_path / "table-whole")
-    work(whole)
-    assert whole.steps > 20
+    make(local, a, name="whole")
     expected = rows_of(typed_of(local, "whole"))
-    long = pytestconfig.getoption("--long")
-    for number in range(whole.steps):
-        for power in POWERS if long else POWERS[number % 3 :][:1]:
-            name = f"{power}-{number}"
-            assert cut(PowerDisk(tmp_path / f"table-{name}", number), power, work)
+    done, step = False, 0
+    while not done:
+        for power in POWERS if pytestconfig.getoption("--long") else POWERS[step % 3 :][:1]:
+            name = f"{power}-{step}"
+            disk = PowerDisk(Path(beside(local, name)), step)
+            done = disk.ends(power, partial(make, local, a, name=name, disk=disk))
             make(local, a, name=name)
             assert rows_of(typed_of(local, name)) == expected, name
             check_sum(typed_of(local, name), a)
-
-
-def cut(disk: PowerDisk, power: str, work: Callable[[PowerDisk], object]) -> bool:
-    """Do some work until the disk's step; whether it was cut there."""
-    try:
-        work(disk)
-        return False
-    except Killed:
-        if power != "kill":
-            disk.cut(torn=power == "torn")
-        return True
+        step += 1
+    assert step > 20
 
 
 def test_a_gateway_whose_queue_is_gone_is_carried_with_its_rows(

@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from twisted_msgproto.core.errors import QueueMismatch, TableError
 from twisted_msgproto.queue import Description, Landed, QueueReader
 from twisted_msgproto.table import landing
 from twisted_msgproto.table.landing import (
-    Failure,
     Files,
     LandedRanges,
     Target,
@@ -178,51 +178,57 @@ def test_damage_is_told_by_the_read_which_met_it__TB_08(tmp_path: Path, queue: P
     assert land(tmp_path / "table", whole(queue, 900, 1500)).damaged == {}
 
 
-def test_another_queue_at_the_location_lands_nothing(tmp_path: Path, queue: Path) -> None:
+class Breaking(QueueReader):
+    """A queue that is trimmed while it is read."""
+
+    def read(self, *words: Any, **options: Any) -> Any:
+        rows = super().read(*words, **options)
+        first = next(rows)
+
+        def batches() -> Any:
+            yield first
+            raise QueueMismatch("it was trimmed meanwhile")
+
+        return type(rows)(batches(), [])
+
+
+def trimmed_meanwhile(part: Range) -> Any:
+    return (Breaking if part.location.endswith("queue") else QueueReader)(part.location)
+
+
+def another_history(part: Range) -> Range:
+    assert part.landed is not None
+    return replace(part, landed=replace(part.landed, witness=part.landed.witness ^ 1))
+
+
+UNREAD: list[tuple[Callable[[Range, Path], Range], Any, bool, str]] = [
+    (lambda part, other: replace(part, location=str(other)), open_directory, True, "is queue"),
+    (lambda part, other: another_history(part), open_directory, True, "is not the one"),
+    (lambda part, other: replace(part, location="/gone"), open_directory, False, "no queue in"),
+    (lambda part, other: part, trimmed_meanwhile, True, "it was trimmed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "opens", "mismatch", "line"),
+    UNREAD,
+    ids=["another queue", "another history", "gone", "trimmed meanwhile"],
+)
+def test_a_gateway_that_cannot_be_read_is_named_and_leaves_no_file_of_the_task(
+    tmp_path: Path,
+    queue: Path,
+    change: Callable[[Range, Path], Range],
+    opens: Any,
+    mismatch: bool,
+    line: str,
+) -> None:
     write(tmp_path / "other", at(20_000, 0, 10))
-    part = whole(queue)
-    wrong = Range(str(tmp_path / "other"), part.gateway, 0, 10, part.landed)
-    result = land(tmp_path / "table", wrong)
-    assert result.files == []
-    assert result.failed[part.gateway].mismatch
-    assert files_in(tmp_path / "table") == []
-
-
-def test_another_history_lands_nothing(tmp_path: Path, queue: Path) -> None:
-    part = whole(queue)
-    changed = Landed(part.landed.offset, part.landed.incarnation, part.landed.witness ^ 1)
-    result = land(tmp_path / "table", Range(part.location, part.gateway, part.lo, part.hi, changed))
-    assert result.files == []
-    assert result.failed[part.gateway].mismatch
-
-
-def test_one_gateway_which_fails_leaves_no_file_of_the_task(tmp_path: Path, queue: Path) -> None:
-    gone = Range(str(tmp_path / "gone"), "f" * 32, 0, 5, Landed(5))
-    result = land(tmp_path / "table", whole(queue), gone)
-    assert result.files == []
-    assert result.failed == {"f" * 32: Failure(False, result.failed["f" * 32].line)}
-    assert "no queue in" in result.failed["f" * 32].line
-    assert files_in(tmp_path / "table") == []
-
-
-def test_what_breaks_in_the_middle_of_a_read_is_told_too(tmp_path: Path, queue: Path) -> None:
-    class Breaking(QueueReader):
-        def read(self, *words: Any, **options: Any) -> Any:
-            rows = super().read(*words, **options)
-            first = next(rows)
-
-            def batches() -> Any:
-                yield first
-                raise QueueMismatch("it was trimmed meanwhile")
-
-            return type(rows)(batches(), [])
-
-    part = whole(queue)
-    result = land_ranges(
-        Target(str(tmp_path / "table")), [part], lambda range_: Breaking(range_.location)
-    )
-    assert result.failed == {part.gateway: Failure(True, "it was trimmed meanwhile")}
-    assert files_in(tmp_path / "table") == []
+    parts = [whole(tmp_path / "other"), change(whole(queue), tmp_path / "other")]
+    target = Target(str(tmp_path / "table"))
+    result = land_ranges(target, parts, opens)
+    failure = result.failed[identity(queue)]
+    assert failure.mismatch is mismatch and line in failure.line
+    assert (result.files, files_in(tmp_path / "table")) == ([], [])
 
 
 def test_a_fault_of_a_reading_thread_ends_the_task_and_leaves_no_file(
@@ -259,47 +265,27 @@ class Watched(StepDisk):
             self.syncs.append(path)
 
 
-def test_files_and_folders_are_synced_before_the_result__TB_01(tmp_path: Path, queue: Path) -> None:
-    """TB-01: what a commit names has been on the disk before."""
-    disk = Watched()
-    table = str(tmp_path / "table")
-    result = land_ranges(Target(table), [whole(queue)], open_directory, LocalStorage(table, disk))
-    [file] = result.files
-    path = os.path.join(table, file.path)
-    assert disk.syncs[-2:] == [path, os.path.dirname(path)]
-    # The new folder's own name, and the table's.
-    assert table in disk.syncs
-    assert str(tmp_path) in disk.syncs
-
-
-def test_a_full_disk_is_one_line_and_leaves_nothing__TB_11(tmp_path: Path, queue: Path) -> None:
-    """TB-11: a full disk was a traceback."""
-    table = str(tmp_path / "table")
-    storage = LocalStorage(table, Watched(".parquet"))
-    with pytest.raises(TableError, match=r"cannot be written: .*No space left") as raised:
-        land_ranges(Target(table), [whole(queue)], open_directory, storage)
-    assert "\n" not in str(raised.value)
-    assert files_in(tmp_path / "table") == []
-
-
 @pytest.mark.parametrize("fails", [".parquet", "day="], ids=["file", "folder"])
-def test_after_a_failed_sync_rows_are_written_under_a_new_name__TB_01(
+def test_after_a_failed_sync_rows_are_written_under_a_new_name__TB_01__TB_11(
     tmp_path: Path, queue: Path, fails: str
 ) -> None:
-    """TB-01: a second sync of the same file would succeed though the disk does not have it."""
+    """TB-01: a second sync of the same file would succeed though the disk does not have it.
+
+    TB-11: a full disk was a traceback.
+    """
     table = str(tmp_path / "table")
     disk = Watched(fails)
     storage = LocalStorage(table, disk)
     made: list[str] = []
     disk.failed = lambda path: made.extend(files_in(tmp_path / "table"))
-    with pytest.raises(TableError, match="cannot be written"):
+    with pytest.raises(TableError, match=r"cannot be written: .*No space left") as told:
         land_ranges(Target(table), [whole(queue)], open_directory, storage)
-    assert len(made) == 1
+    assert len(made) == 1 and "\n" not in str(told.value)
     assert files_in(tmp_path / "table") == []
     disk.fails = "\0"
     [file] = land_ranges(Target(table), [whole(queue)], open_directory, storage).files
-    assert made != [file.path]
-    assert os.path.join(table, file.path) in disk.syncs
+    path = os.path.join(table, file.path)
+    assert made != [file.path] and disk.syncs[-2:] == [path, os.path.dirname(path)]
 
 
 def test_row_groups_are_large_and_bounded_by_bytes(
@@ -499,13 +485,6 @@ def test_a_batch_has_a_share_of_each_and_is_bounded(
 def test_small_batches_are_one_task_and_large_ones_as_many_as_cores(rows: int, tasks: int) -> None:
     plan, _ = planned([waiting("a", 0, rows)], cores=4)
     assert len(plan.tasks) == tasks
-
-
-def test_a_thousand_gateways_are_as_many_tasks_as_cores__TB_13() -> None:
-    """TB-13: files and tasks a batch do not depend on the number of gateways."""
-    plan, _ = planned([waiting(f"{n:04}", 0, 20) for n in range(1000)], cores=2)
-    assert [sum(part.hi - part.lo for part in ranges) for ranges in plan.tasks] == [10_000, 10_000]
-    assert rows_of(plan) == {f"{n:04}": [(0, 20)] for n in range(1000)}
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 7])

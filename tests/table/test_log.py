@@ -13,13 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
-from twisted_msgproto.core.errors import ConfigurationError, Overtaken, TableChanged, TableError
+from twisted_msgproto.core.errors import ConfigurationError, TableChanged, TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import delta_table
-from twisted_msgproto.table.actions import DataFile, Run
+from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.delta_table import Table
 
 FULL = DataFile(
@@ -205,40 +204,7 @@ def test_places_are_three_transactions_and_those_of_others_are_none(table: Table
     assert Table.open(table.location).landed() == {"q": Landed(7, 5, 6), "p": Landed(7, 0, 0)}
 
 
-@pytest.mark.parametrize(
-    ("change", "known"),
-    [
-        ({}, True),
-        ({"run": replace(RUN, id="other")}, False),
-        ({"landed": {"q": Landed(8, 5, 6)}}, False),
-    ],
-)
-def test_a_commit_that_is_asked_for_again_knows_what_became_of_it__TB_11(
-    table: Table, change: dict[str, Any], known: bool
-) -> None:
-    """Its own version is found in the log; that of another run, or to another place, is not."""
-    other = Table.open(table.location)
-    asked: dict[str, Any] = {"landed": {"q": Landed(7, 5, 6)}, "before": {"q": None}, "run": RUN}
-    other.commit([FULL], **{**asked, **change})
-    if known:
-        assert table.commit([FULL], **asked) == table.version == 1
-    else:
-        with pytest.raises(TableError, match="moved gateway q"):
-            table.commit([FULL], **asked)
-        assert not version(table, 2).exists()
-
-
 # -- rows and places -------------------------------------------------------------------------------
-
-
-def test_a_new_table_is_empty_and_every_reader_knows_it(table: Table) -> None:
-    assert (table.version, table.landed(), table.files()) == (0, {}, [])
-    assert table.schema.names == TABLE_SCHEMA.names
-    assert table.partition_by == ("day",)
-    delta = DeltaTable(table.location)
-    assert str(delta.metadata().id) == table.table_id
-    assert (delta.protocol().min_reader_version, delta.protocol().min_writer_version) == (1, 2)
-    assert delta.metadata().configuration["delta.logRetentionDuration"] == "interval 6 hours"
 
 
 def test_two_rewritings_of_one_run_are_two_versions__TB_11(table: Table) -> None:
@@ -249,31 +215,6 @@ def test_two_rewritings_of_one_run_are_two_versions__TB_11(table: Table) -> None
     again = Table.open(table.location)
     assert again.replace([once], [twice], run=RUN) == 3
     assert again.files() == [twice]
-
-
-def test_a_batch_that_has_landed_is_found_though_its_files_were_written_anew__TB_11(
-    table: Table,
-) -> None:
-    land(table, "a", 10)
-    anew = [data_file(Path(table.location), "a", 0, 10)]
-    again = Table.open(table.location)
-    assert again.commit(anew, {"a": Landed(10, 5, 7)}, before={"a": None}, run=RUN) == 1
-
-
-def test_a_file_that_another_removed_is_not_rewritten_again__TB_04(table: Table) -> None:
-    land(table, "a", 10)
-    other = Table.open(table.location)
-    files = table.files()
-    other.replace(files, [data_file(Path(table.location), "a", 0, 10)], run=RUN)
-    with pytest.raises(Overtaken, match=f"removed {files[0].path}"):
-        table.replace(files, [], run=Run("0ther", "elsewhere", 4711))
-
-
-def test_an_opened_table_has_no_checkpoint_made_before_one_is_due(table: Table) -> None:
-    land(table, "a", 5)
-    again = Table.open(table.location)
-    again.maintain()
-    assert "_last_checkpoint" not in again.storage.log_names()
 
 
 def test_the_log_is_cleaned_at_most_once_in_its_time(

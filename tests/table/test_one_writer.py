@@ -193,18 +193,6 @@ def test_what_a_lost_answer_made_is_found_behind_versions_of_other_bridges__TB_1
 # ── durability ──────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("runs", "versions"),
-    [([RUN, RUN], [2]), ([RUN, None], [1, 2]), ([None, None], [0, 1, 2])],
-)
-def test_from_the_last_version_of_this_package_on_nothing_is_known_to_be_durable__TB_01(
-    begun: Begun, runs: list[Run | None], versions: list[int]
-) -> None:
-    table, storage = begun(*(others(run, offset=n) for n, run in enumerate(runs, 1)))
-    table.sync()
-    assert storage.synced == [([f"{LOG}/{version_name(n)}" for n in versions], [])]
-
-
 @pytest.mark.parametrize("local", [True, False])
 def test_a_table_that_this_package_never_wrote_is_synced_with_all_its_files__TB_01(
     first: bytes, local: bool
@@ -425,24 +413,6 @@ def test_the_log_keeps_its_retention_three_checkpoints_and_every_tenth(
     assert removed == [number for number in checkpoints if number not in kept_tenth]
 
 
-def test_a_version_that_cannot_be_read_ends_a_refresh_and_is_read_by_the_next_one(
-    begun: Begun,
-) -> None:
-    table, storage = begun()
-    storage.put(1, others())
-    storage.put(2, b"{")
-    with pytest.raises(TableError, match="version 2 of /table is torn: a line of it is cut"):
-        table.refresh()
-    assert table.version == 1
-    storage.refusing.add(f"{LOG}/{version_name(2)}")
-    with pytest.raises(TableError, match="cannot read /table: refused"):
-        table.refresh()
-    storage.refusing.clear()
-    storage.files[f"{LOG}/{version_name(2)}"] = others(offset=2)
-    assert [one.version for one in table.refresh()] == [2]
-    assert table.landed() == {"other": Landed(2)}
-
-
 def test_what_the_killed_left_goes_after_an_hour(tmp_path: Path) -> None:
     (tmp_path / LOG).mkdir()
     names = {"_commit_old.json.tmp": 0, "_commit_new.json.tmp": 1}
@@ -486,19 +456,6 @@ def test_a_log_of_which_a_part_goes_meanwhile_is_cleaned_all_the_same() -> None:
 # ── how a table is made and opened ──────────────────────────────────────────────────────────────
 
 
-class NoDisk(OSDisk):
-    """A disk that refuses one kind of step."""
-
-    def __init__(self, refused: str) -> None:
-        super().__init__()
-        self._refused = refused
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == object.__getattribute__(self, "_refused"):
-            raise OSError("refused")
-        return object.__getattribute__(self, name)
-
-
 def test_a_table_is_made_once_whoever_else_makes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,25 +475,3 @@ def test_a_table_is_made_once_whoever_else_makes_it(
     again = Table.open_or_create(location, TABLE_SCHEMA, ["day"])
     assert (again.table_id, again.partition_by) == (first.table_id, ("protocol",))
     assert again.schema.names == TABLE_SCHEMA.names
-
-
-def test_a_table_that_cannot_be_made_or_opened_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    location = tmp_path / "table"
-    for make in (Table.create, Table.open_or_create):
-        with pytest.raises(TableError, match=f"cannot make the table {location}: refused"):
-            make(location, TABLE_SCHEMA, disk=NoDisk("make_directory"))
-    with pytest.raises(TableError, match=f"cannot read {location}: refused"):
-        Table.open_or_create(location, TABLE_SCHEMA, disk=NoDisk("names"))
-    Table.create(location, TABLE_SCHEMA)
-
-    def broken(storage: object, clock: object) -> list[str]:
-        raise OSError("broken")
-
-    monkeypatch.setattr(delta_table, "mend", broken)
-    with pytest.raises(TableError, match=f"cannot open {location}: broken"):
-        Table.open_for_writing(location)
-    monkeypatch.setattr(delta_table, "mend", lambda storage, clock: ["one thing"])
-    assert Table.open_for_writing(location).mended == ("one thing",)
-    assert Table.open(location).mended == ()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -24,15 +26,15 @@ from tests.table.test_dead_letters import Function, Pair
 from tests.tools.loops import finish, loop_over
 from tests.tools.tables import Gateway, check_sum, counted_rows
 from twisted_msgproto.core.errors import MsgprotoError
-from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.table import delta_table, landing, preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
+from twisted_msgproto.table.dead_letters import lists
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import DAY, Target
-from twisted_msgproto.table.retention import erase, expire
+from twisted_msgproto.table.retention import erase, expire, vacuum
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.shape import shape_of
 from twisted_msgproto.table.storage import LocalStorage
@@ -42,9 +44,9 @@ FIRST_DAY = date(2023, 11, 15)
 
 ACTS = (
     ["put"] * 4 + ["land"] * 5 + ["expire"] * 2 + ["erase"] * 2 + ["rewind"] * 3
-    + ["compact", "stranger", "trim", "restore"]
+    + ["compact", "stranger", "trim", "restore", "vacuum"]
 )  # fmt: skip
-MEANWHILE = ["land", "compact", "expire", "expire", "erase", "rewind", "rewind", "put"]
+MEANWHILE = ["land", "compact", "expire", "expire", "erase", "rewind", "rewind", "put", "stranger"]
 
 
 class Killed(BaseException):
@@ -95,6 +97,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     return found
 
 
+def offsets_in(table: Table) -> set[int]:
+    found = counted_rows(table)
+    assert set(found.values()) <= {1}, "rows are there twice"
+    return {at for _, at in found}
+
+
 @dataclass
 class World:
     """One queue, and a table of all its rows (with dead letters) or of those that it chooses."""
@@ -126,12 +134,22 @@ class World:
         self.land()
 
     def left_out(self, at: int) -> bool:
-        return at in self.bad or (self.typed and self.rows[at][1] == "lumberjack")
+        return self.typed and self.rows[at][1] == "lumberjack"
 
     def there(self) -> set[int]:
-        found = counted_rows(Table.open(self.place))
-        assert set(found.values()) <= {1}, "rows are there twice"
-        return {at for _, at in found}
+        return offsets_in(Table.open(self.place))
+
+    def dead(self) -> set[int]:
+        """Dead letters, and what waits to become some."""
+        if self.typed:
+            return set()
+        pair = Pair(Table.open(self.place))
+        found, place = offsets_in(pair.letters), pair.main.landed()[self.queue.id].offset
+        for path in lists(pair.main.transactions):
+            with contextlib.suppress(FileNotFoundError):
+                waiting = map(int, json.loads(pair.main.storage.read(path)))
+                found |= {at for at in waiting if at < place}
+        return found
 
     # -- acts -------------------------------------------------------------------------------------
 
@@ -147,7 +165,9 @@ class World:
         pace = Pace(trigger=0, once=True, rows_max=rows_max)
         if self.shape is None:
             table = preflight.open_table(str(self.place), None, None, {}, Run.new())
-            loop = Pair(table).loop(Function(self.bad), self.queue, pace=pace)
+            # It was mended meanwhile, or spoilt again.
+            bad = self.bad if self.chance.random() < 0.7 else ()
+            loop = Pair(table).loop(Function(bad), self.queue, pace=pace)
         else:
             schema = self.shape.schema.append(DAY)
             table = preflight.open_table(str(self.place), schema, None, {}, Run.new(), grows=True)
@@ -196,6 +216,9 @@ class World:
         else:
             delta.optimize.compact()
 
+    def vacuum(self) -> None:
+        vacuum(Table.open_for_writing(self.place), clock=lambda: time.time() + 2 * 86_400)
+
     def restore(self) -> None:
         newest = DeltaTable(self.place).version()
         with contextlib.suppress(DeltaError):  # its files were purged
@@ -203,9 +226,7 @@ class World:
             self.doubt = True
 
     def trim(self) -> None:
-        log = SegmentLog(self.queue.directory)
-        log.trim()
-        log.close()
+        self.queue.trim()
 
     # -- what must hold ---------------------------------------------------------------------------
 
@@ -258,9 +279,10 @@ class World:
         table = Table.open(self.place)
         check_sum(table, self.queue)
         place = table.landed()[self.queue.id].offset
-        kept = {at for at in range(place) if not self.left_out(at)}
+        kept, dead = {at for at in range(place) if not self.left_out(at)}, self.dead()
         assert there <= kept, f"not to be there: {sorted(there - kept)}"
-        lost = kept - there - self.gone
+        assert not there & dead, f"in both tables: {sorted(there & dead)}"
+        lost = kept - there - dead - self.gone
         assert not lost, f"lost: {sorted(lost)}"
         assert not there & self.erased, f"erased: {sorted(there & self.erased)}"
 

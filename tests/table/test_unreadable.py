@@ -140,8 +140,6 @@ def listing_files(scene: Scene) -> Act:
 
 def unnamed(table: Table) -> DataFile:
     """A file that no version names."""
-    if table.storage.local:
-        Path(table.location, "day=2026-01-31").mkdir()
     return stored_file(table, "c", 0, 3)
 
 
@@ -213,9 +211,6 @@ def vacuuming_later(scene: Scene) -> Act:
 SAME = "same"
 """What the file says other files say too."""
 
-LATE = "late"
-"""By then the log has been cleaned, by what was read of it."""
-
 READERS: list[tuple[Callable[[Scene], Act], str, str, str]] = [
     # what is done, which reader fails, of what, and what becomes of the work
     (opening, "names", "_delta_log", ""),
@@ -247,8 +242,6 @@ READERS: list[tuple[Callable[[Scene], Act], str, str, str]] = [
     (maintaining, "read", version(4), ""),
     (maintaining, "open", CHECKPOINT, ""),
     (maintaining, "rows", CHECKPOINT, ""),
-    (counting, "open", DATA, ""),
-    (counting, "rows", DATA, ""),
     (verifying, "open", DATA, ""),
     (verifying, "rows", DATA, ""),
     (verifying, "read", FIRST, ""),
@@ -272,11 +265,11 @@ def named(reader: tuple[Callable[[Scene], Act], str, str, str]) -> str:
     return f"{act.__name__}-{kind}-{part.strip('_=.').lstrip('0') or 'all'}"
 
 
-def contents(location: str, part: str = "") -> dict[str, bytes]:
+def contents(location: str) -> dict[str, bytes]:
     """The files of a table; but for the hint where its newest checkpoint is, which may grow old."""
     return {
         str(path.relative_to(location)): path.read_bytes()
-        for path in Path(location).rglob(f"*{part}*/*" if part else "*")
+        for path in Path(location).rglob("*")
         if path.is_file() and path.name != "_last_checkpoint"
     }
 
@@ -301,9 +294,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
     return Unreadable(monkeypatch)
 
 
-@pytest.mark.parametrize(
-    "number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.ENOMEM], ids=errno.errorcode.get
-)
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM], ids=errno.errorcode.get)
 @pytest.mark.parametrize("reader", READERS, ids=named)
 def test_a_file_that_cannot_be_read_is_not_taken_for_absent__RD_50(
     reader: tuple[Callable[[Scene], Act], str, str, str],
@@ -314,7 +305,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_absent__RD_50(
     """RD-50: unreadable is not absent."""
     prepare, kind, part, outcome = reader
     act = prepare(scene)
-    before = contents(scene.location, DATA if outcome == LATE else "")
+    before = contents(scene.location)
     if outcome == SAME:
         expected = act()
         with faults.now(kind, part, number):
@@ -333,7 +324,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_absent__RD_50(
     after = contents(scene.location)
     assert before.items() <= after.items(), "something was removed or changed"
     grown = [name for name in after.keys() - before.keys() if not name.endswith(CHECKPOINT)]
-    assert grown == [] or outcome == LATE
+    assert grown == []
     act()
 
 
@@ -379,23 +370,14 @@ STORED: list[tuple[Callable[[Scene], Act], str, str]] = [
     (opening, NEWEST, ""),
     (opening, CHECKPOINT, SAME),
     (without_the_first(opening), CHECKPOINT, ""),
-    (opening_for_writing, "prefix=", ""),
     (making, "_delta_log", ""),
-    (starting_on, version(4), ""),
-    (refreshing, version(6), ""),
-    (committing, NEWEST, ""),
     (committing, DATA, ""),
     (counting, DATA, ""),
     (verifying, DATA, ""),
-    (verifying, FIRST, ""),
-    (rewinding, FIRST, ""),
-    (compacting, DATA, ""),
-    (expiring, DATA, ""),
-    (maintaining, "_delta_log", ""),
     (vacuuming_later, "prefix=", ""),
-    (vacuuming_later, FIRST, ""),
     (vacuuming_later, CHECKPOINT, ""),
 ]
+"""One reader of each kind: all of them ask a store in the same ways."""
 
 
 @pytest.fixture(scope="module")

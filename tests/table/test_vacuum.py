@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.table.conftest import table_in
-from tests.tools.disks import StepDisk
+from tests.table.conftest import both
 from tests.tools.tables import RUN, Gateway, delta, tear_column
 from tests.tools.tables import counted_rows as rows
 from tests.tools.tables import create_table as create
@@ -28,24 +27,17 @@ from tests.tools.tables import land_gateways as land
 from tests.tools.tables import opened_again as again
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.queue import Landed, SegmentLog
+from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import gaps
 from twisted_msgproto.table import retention as module
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.delta_table import Table
-from twisted_msgproto.table.landing import Target, land_ranges
-from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.rewind import rewind
 
 DAY = 86_400.0
-
-
-@pytest.fixture(params=["local", "s3"])
-def table(request: pytest.FixtureRequest) -> Table:
-    return table_in(request)
 
 
 def tomorrow() -> float:
@@ -72,20 +64,23 @@ def exists(table: Table, path: str) -> bool:
     return True
 
 
-def test_files_which_were_replaced_go_a_day_later(table: Table, a: Gateway) -> None:
+@pytest.mark.parametrize("expiry", [False, True], ids=["replaced", "expired"])
+def test_files_which_went_out_go_a_day_later(table: Table, a: Gateway, expiry: bool) -> None:
     fill(table, a)
-    old = [file.path for file in table.files()]
-    compact(table, RUN)
+    before = {file.path for file in table.files()}
+    expire(table, date(2023, 11, 16), RUN) if expiry else compact(table, RUN)
+    old = before - {file.path for file in table.files()}
     assert vacuum(table).paths == []
     done = vacuum(table, clock=tomorrow)
-    assert done.paths == sorted(old)
+    assert done.paths == sorted(old) and len(old) == (2 if expiry else 4)
     assert done.bytes > 0
     assert not any(exists(table, path) for path in old)
-    assert rows(table) == expected(a, 0, 21)
+    assert rows(table) == expected(a, 11 if expiry else 0, 21)
     assert verify(table).intact
     assert vacuum(table, clock=tomorrow).paths == []
 
 
+@both
 def test_orphans_go_a_day_later_and_not_before(table: Table, a: Gateway) -> None:
     fill(table, a)
     orphan = f"{table.files()[0].path.rpartition('/')[0]}/part-orphan.parquet"
@@ -98,6 +93,7 @@ def test_orphans_go_a_day_later_and_not_before(table: Table, a: Gateway) -> None
     assert rows(table) == expected(a, 0, 21)
 
 
+@both
 def test_files_of_another_table_below_this_one_are_its_own(table: Table, a: Gateway) -> None:
     """They were orphans of the outer one: a day later all of its rows were gone."""
     fill(table, a)
@@ -125,6 +121,7 @@ def test_files_behind_a_link_to_a_folder_stay(local: Table, a: Gateway, tmp_path
     assert verify(local).intact and (elsewhere / "own.parquet").exists()
 
 
+@both
 @pytest.mark.parametrize("wrong", [tomorrow, lambda: 1e9], ids=["ahead", "behind"])
 def test_files_of_a_running_batch_stay_where_the_clock_is_wrong__TB_01(
     table: Table, a: Gateway, wrong: Callable[[], float], monkeypatch: pytest.MonkeyPatch
@@ -152,6 +149,7 @@ def test_days_that_are_kept_stay_where_the_clock_is_ahead(
     assert rows(local) == expected(a, 1, 6)
 
 
+@both
 def test_a_full_disk_can_be_vacuumed(table: Table, a: Gateway) -> None:
     """The time of the disk is asked without a byte of room."""
     fill(table, a)
@@ -169,73 +167,36 @@ def test_a_full_disk_can_be_vacuumed(table: Table, a: Gateway) -> None:
     assert removed == old
 
 
-def test_a_file_that_is_gone_is_not_committed__TB_01(table: Table, a: Gateway) -> None:
-    """TB-01: another program's vacuum may keep nothing.  The batch is landed anew."""
-    place = a.reader.place(1)
-    target = Target(table.location, dict(table.storage.options), table.schema, table.partition_by)
-    part = Range(str(a.directory), a.id, 0, 1, place)
-    files = land_ranges(target, [part], lambda part: a.reader).files
-    table.storage.delete(files[0].path)
-    with pytest.raises(TableError, match=r"part-.* of .* was removed before it was committed"):
-        table.commit(files, {a.id: place}, before={a.id: None}, run=RUN)
-    assert table.refresh() == []
-    land(table, a)
-    assert rows(table) == expected(a, 0, 1)
-
-
-def test_expired_files_go_a_day_later(table: Table, a: Gateway) -> None:
-    fill(table, a)
-    expire(table, date(2023, 11, 16), RUN)
-    assert len(vacuum(table, clock=tomorrow).paths) == 2
-    assert verify(table).intact
-
-
-def test_a_file_which_went_out_just_now_stays_however_old_it_is(local: Table, a: Gateway) -> None:
-    fill(local, a)
-    old = [file.path for file in local.files()]
-    for path in old:
-        os.utime(Path(local.location, path), (1e9, 1e9))
-    compact(local, RUN)
-    assert vacuum(local).paths == []
-
-
-@pytest.mark.parametrize("cleaned", [False, True])
-def test_what_went_out_is_known_from_a_checkpoint_too(
-    local: Table, a: Gateway, cleaned: bool
+@pytest.mark.parametrize("log", ["versions", "a checkpoint too", "a checkpoint alone"])
+def test_a_file_which_went_out_just_now_stays_however_old_it_is(
+    local: Table, a: Gateway, log: str
 ) -> None:
     fill(local, a)
     old = [file.path for file in local.files()]
     for path in old:
         os.utime(Path(local.location, path), (1e9, 1e9))
     compact(local, RUN)
-    DeltaTable(local.location).create_checkpoint()
-    if cleaned:
-        for path in Path(local.location, "_delta_log").glob("*.json"):
-            path.unlink()
+    if log != "versions":
+        DeltaTable(local.location).create_checkpoint()
+    if log == "a checkpoint alone":
+        for version in Path(local.location, "_delta_log").glob("*.json"):
+            version.unlink()
     fresh = Table.open(local.location)
     assert vacuum(fresh).paths == []
     assert vacuum(fresh, clock=tomorrow).paths == sorted(old)
 
 
-def test_a_torn_version_is_no_leave_to_remove(local: Table, a: Gateway) -> None:
-    fill(local, a)
-    compact(local, RUN)
-    files = sorted(Path(local.location).rglob("*.parquet"))
-    second = Path(local.location, "_delta_log", f"{2:020d}.json")
-    second.write_bytes(second.read_bytes()[:-20])
-    with pytest.raises(TableError, match=r"version 2 of .* is torn"):
-        vacuum(local, clock=tomorrow)
-    assert sorted(Path(local.location).rglob("*.parquet")) == files
-
-
-def test_a_torn_checkpoint_is_no_leave_to_remove(local: Table, a: Gateway) -> None:
+@pytest.mark.parametrize("name", ["*2.json", "*.checkpoint.parquet"])
+def test_a_torn_log_is_no_leave_to_remove(local: Table, a: Gateway, name: str) -> None:
     fill(local, a)
     compact(local, RUN)
     DeltaTable(local.location).create_checkpoint()
-    [checkpoint] = Path(local.location, "_delta_log").glob("*.parquet")
-    checkpoint.write_bytes(b"PAR1")
+    files = sorted(Path(local.location).rglob("*.parquet"))
+    [torn] = Path(local.location, "_delta_log").glob(name)
+    torn.write_bytes(torn.read_bytes()[:-20])
     with pytest.raises(TableError, match="is torn"):
         vacuum(local, clock=tomorrow)
+    assert sorted(Path(local.location).rglob("*.parquet")) == files
 
 
 def test_a_file_which_is_committed_while_we_look_stays(local: Table, a: Gateway) -> None:
@@ -274,22 +235,6 @@ def test_rests_of_commits_and_checksums_go_and_other_files_stay(local: Table, a:
     assert rows(local) == expected(a, 0, 21)
 
 
-def test_vacuum_syncs_what_took_the_place_before_it_removes(local: Table, a: Gateway) -> None:
-    fill(local, a)
-    DeltaTable(local.location).optimize.compact()
-    steps: list[str] = []
-
-    class Noted(StepDisk):
-        def step(self, operation: str, path: str) -> None:
-            steps.append(f"{operation} {path}")
-
-    fresh = Table.open(local.location, disk=Noted())
-    new = [str(Path(local.location, file.path)) for file in fresh.files()]
-    assert len(vacuum(fresh, clock=tomorrow).paths) == 4
-    first = next(n for n, step in enumerate(steps) if step.startswith("remove"))
-    assert {f"sync {path}" for path in new} <= set(steps[:first])
-
-
 def fill_together(table: Table, *gateways: Gateway, batches: int = 3) -> list[list[DataFile]]:
     """Batches of ten rows a gateway; the files of each."""
     found = []
@@ -305,13 +250,7 @@ def consumer(table: Table) -> str:
     return f"spark-{table.table_id.replace('-', '')[:8]}"
 
 
-def trimmed(gateway: Gateway) -> None:
-    """The gateway starts, trims and ends."""
-    log = SegmentLog(gateway.directory)
-    log.trim()
-    log.close()
-
-
+@both
 def test_after_a_restore_the_place_is_what_the_rows_prove(table: Table, a: Gateway) -> None:
     fill_together(table, a)
     delta(table).restore(2)
@@ -391,7 +330,7 @@ def test_a_queue_does_not_forget_what_has_to_land_again(
     assert a.reader.consumers() == {own: 30}
     plan = rewind(again(local), RUN, queues={a.id: a.reader})
     assert [(found.place.offset, found.removed) for found in plan.gateways] == [(10, 10)]
-    trimmed(a)
+    a.trim()
     local.refresh()
     land(local, a)
     assert rows(local) == expected(a, 0, 30)
@@ -410,7 +349,7 @@ def test_what_was_trimmed_while_the_rows_were_looked_for_stays_in_the_table(
 
     def place_then_trim(offset: int) -> Landed:
         found = placed(offset)
-        trimmed(a)
+        a.trim()
         return found
 
     monkeypatch.setattr(reader, "place", place_then_trim)
@@ -457,13 +396,14 @@ def test_nothing_goes_below_the_begin_of_the_queue(local: Table, a: Gateway) -> 
     local.storage.delete(batches[1][0].path)
     a.reader.register("test")
     a.reader.commit("test", 20)
-    trimmed(a)
+    a.trim()
     before = local.version
     with pytest.raises(TableError, match=r"intact up to offset 10, and its queue begins at 20"):
         rewind(local, RUN, queues={a.id: a.reader})
     assert again(local).version == before
 
 
+@both
 def test_rows_which_the_queue_cannot_give_again_go_only_when_that_is_said(
     table: Table, a: Gateway, tmp_path: Path
 ) -> None:
@@ -517,18 +457,3 @@ def test_a_bridge_which_lands_meanwhile_is_not_overrun(
     with pytest.raises(TableError, match=r"moved gateway .*stop what writes this table"):
         rewind(again(local), Run("0ther", "there", 18), queues={a.id: reader})
     assert again(local).landed()[a.id].offset == 35
-
-
-def test_rewinding_twice_changes_nothing_more(local: Table, a: Gateway) -> None:
-    batches = fill_together(local, a)
-    local.storage.delete(batches[1][0].path)
-    would = rewind(local, RUN, queues={a.id: a.reader}, dry_run=True)
-    assert (would.version, would.gateways[0].place.offset, would.gateways[0].removed) == (
-        None,
-        10,
-        10,
-    )
-    assert again(local).version == local.version
-    rewind(local, RUN, queues={a.id: a.reader})
-    plan = rewind(local, RUN, queues={a.id: a.reader})
-    assert (plan.gateways[0].place.offset, plan.gateways[0].removed, plan.files) == (10, 0, [])
