@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf
@@ -26,6 +27,7 @@ from twisted.plugins.cred_unix import UNIXChecker
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from tests.tools.processes import Launcher
 from twisted_msgproto.net.authentication import (
     Authentication,
     IdentityRealm,
@@ -198,6 +200,16 @@ class Login(SynchronousTestCase):
         self.clock.advance(1)
         self.failureResultOf(answer, UnauthorizedLogin)
         self.assertFalse(self.door().anonymous)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_of_users_stays_its_owners_whoever_changes_it(launch: Launcher) -> None:
+    """The gateway's user has to read it."""
+    users = launch.directory / "users"
+    users.write_text("old:plain\n")
+    os.chown(users, 4711, 4712)
+    assert launch.run("passwd", users, "new", stdin="secret\n").returncode == 0
+    assert (users.stat().st_uid, users.stat().st_gid) == (4711, 4712)
 
 
 # ── which logins are checked ────────────────────────────────────────────────────────────────────

@@ -163,7 +163,7 @@ class ClosingInTime(TestCase):
         self.assertEqual(self.closed(None), [(0.0, 4.0)])
 
 
-class MemoryShare(TestCase):
+class ForQueues(TestCase):
     def put_all(self, brokerPersistence):
         """What became of a message for a queue, and of one that is for none."""
         writer, threads = Writer(), Calls()
