@@ -384,6 +384,9 @@ def test_the_drain_is_bounded() -> None:
     assert names(server.advance(NOW + 30)) == ["DrainTimedOut"]
     assert server.deadline is None
     assert server.outputs() == sides.DISCONNECTING + b"\0"
+    server = Server()
+    server.drain(NOW)
+    assert server.closed  # there was no session to drain
 
 
 # ── what the sink says, and time ────────────────────────────────────────────────────────────────
@@ -393,12 +396,16 @@ def test_what_never_will_be_safe_fails_its_requests_and_ends_the_session() -> No
     # SA-16
     server = open_server()
     first, second = (server.receive(msg(b"x", msg_id=id), NOW)[0].position for id in ("1", "2"))
+    (third,) = server.receive(msg(b"x", msg_id="3") + msg(b"x", msg_id="4"), NOW)
     server.made_safe(first, NOW)
-    server.not_safe(second, NOW)
-    assert errors(server) == [("503", "2", b"not stored")]
+    server.acknowledge(["3"])
+    server.outputs()
+    server.not_safe(third.position, NOW)
+    assert errors(server) == [("503", "4", b"not stored")]
     assert server.finished
     with pytest.raises(ValueError, match="no event had the position"):
         server.made_safe(first, NOW)
+    server.not_safe(second, NOW)
     with pytest.raises(ValueError, match="no event had the position"):
         server.not_safe(second, NOW)
 

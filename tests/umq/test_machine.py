@@ -292,6 +292,13 @@ def test_fatal_is_the_last_event(text, code, message):
     assert machine.outputs() == []
 
 
+def test_of_a_lost_session_nothing_is_sent():
+    machine = server()
+    machine.call("x")
+    machine.lost(1.0)
+    assert machine.outputs() == []
+
+
 def test_a_server_that_stops_refuses_calls_and_ends_when_the_others_are_answered():
     machine = server()
     feed(machine, "C1:before")
