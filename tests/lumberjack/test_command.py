@@ -12,6 +12,7 @@ from twisted.internet.protocol import Protocol
 
 from tests.contract.cases import CASES, Endpoint
 from tests.contract.sending import Bodies, Peer, Sent, Typed
+from tests.contract.test_send import Closing
 from tests.contract.world import ContractCase
 from tests.doubles import HeldSink
 from tests.lumberjack.frames import frames_of, windows
@@ -153,6 +154,14 @@ class Sending(ContractCase):
         sending, tried = self.tried(up=None)
         self.failureResultOf(sending, ConnectionRefusedError)
         self.assertEqual(len(tried), 3)
+
+    def test_a_reader_that_hangs_up_without_an_ack_ends_it_at_once(self):
+        """It is hardly one."""
+        world = self.world()
+        sent = Sent(self, world, Peer(world, lambda _: Closing()))
+        world.wait(1)
+        self.assertIsNotNone(sent.error)
+        sent.missing(0)
 
     def test_a_connection_lost_after_an_ack_is_made_again(self):
         """LJ-15: and what was not acknowledged is sent again."""

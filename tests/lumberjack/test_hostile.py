@@ -110,8 +110,9 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
     """LJ-05, LJ-08, LJ-16, LJ-17; FAULTS: nested zip bomb, 2 GB in ten bytes."""
     server = launch(
         *("--log-format=text", "lumberjack", "-e", LISTEN, "--queue", "queue"),
-        # An event which waits for the rest of its window must not be acknowledged here.
-        *("--limit", "idle-ack=0", turn_warn()),
+        # An event which waits for the rest of its window must not be acknowledged here, and a
+        # machine that is busy with others has no time to be kept alive.
+        *("--limit", "idle-ack=0", "--limit", "keepalive=0", turn_warn()),
         module="tests.tools.counted",
     )
     port = server.port("lumberjack")
