@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tests.tools.byte_streams import packed_frames, packed_maps
 from tests.tools.byte_streams import packed_rows as rows
 from twisted_msgproto import IMessageSink, Message, MessageBatch
 from twisted_msgproto.core import packed
+from twisted_msgproto.core.compiled import compiled
 from twisted_msgproto.core.errors import shown
 from twisted_msgproto.core.packed import (
     Packed,
@@ -172,41 +173,16 @@ def loop(name: str, form: str) -> Any:
 # ── which form is used ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("module", "user", "form"),
-    [
-        ("twisted_msgproto.core._packed", "twisted_msgproto.core.packed", packed.FORM),
-        (
-            "twisted_msgproto.lumberjack._scan",
-            "twisted_msgproto.lumberjack.wire.frames",
-            frames.FORM,
-        ),
-    ],
-)
-@pytest.mark.parametrize("older", [None, 1, 0])
+@pytest.mark.parametrize(("left", "used"), [(None, False), (2, False), (3, True)])
 def test_a_compiled_form_of_another_version_is_not_used(
-    module: str, user: str, form: int, older: int | None
+    left: int | None, used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One may be left in the tree where an update could not be compiled."""
-    code = (
-        "import sys, types, importlib\n"
-        "left = types.ModuleType('left')\n"
-        "if sys.argv[3] != 'None':\n"
-        "    left.FORM = int(sys.argv[3])\n"
-        "sys.modules[sys.argv[1]] = left\n"
-        "print(importlib.import_module(sys.argv[2]).COMPILED)\n"
-    )
-    number = None if older is None else form - older
-    said = subprocess.run(
-        [sys.executable, "-c", code, module, user, str(number)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    if older == 0:  # the right number: it is used, and lacks what it is to have only when called
-        assert said.stdout.strip() == "True", said.stderr
-    else:
-        assert said.stdout.strip() == "False", said.stderr
+    module = ModuleType("left")
+    if left is not None:
+        module.FORM = left  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "twisted_msgproto.core._packed", module)
+    assert compiled("twisted_msgproto.core._packed", 3) is (module if used else None)
 
 
 @pytest.mark.parametrize(

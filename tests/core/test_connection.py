@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import pytest
 
-from tests.doubles import bytes_of, due, unanswered
+from tests.doubles import bytes_of
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines, Pending
-from twisted_msgproto.core.errors import Fault, LimitExceeded, Overtaken
+from twisted_msgproto.core.errors import Fault, LimitExceeded
 
 
 class Echo(Connection[bytes, bytes, object]):
@@ -87,18 +87,6 @@ def test_nothing_is_due_any_more_once_a_deadline_has_ended_the_connection():
     assert echo.advance(20.0) == [echo.fault]
 
 
-def test_what_is_due_and_what_nobody_answered_are_told_once():
-    echo = Echo()
-    assert echo.receive(b"abc", 1.0) == [b"abc"]
-    assert echo.outputs() == b"abc"
-    assert echo.outputs() == b""
-    assert due(echo, 1.0) == ([], 9.0)
-    assert due(echo, 9.0) == ([("warned", 9.0)], 10.0)
-    assert echo.advance(10.0) == [echo.fault]
-    assert unanswered(echo) == [1, 2]
-    assert (echo.deadline, echo.lost_at) == (None, 0.0)
-
-
 def test_what_a_machine_does_not_need_has_a_plain_answer():
     echo = Echo()
     assert (echo.paused(1.0), echo.resumed(2.0), echo.input_weight, echo.unfinished) == (
@@ -121,13 +109,6 @@ def test_what_a_machine_does_not_need_has_a_plain_answer():
 def test_a_machine_is_whole_when_it_holds_nothing_and_has_read_everything(unread):
     assert Echo().no_partial_input
     assert not type("Reading", (Echo,), unread)().no_partial_input
-
-
-def test_who_was_overtaken_by_a_stranger_knows_no_name_of_it():
-    by = Overtaken("text", host="h", pid=7, run="r")
-    assert (str(by), by.host, by.pid, by.run) == ("text", "h", 7, "r")
-    stranger = Overtaken("text")
-    assert (stranger.host, stranger.pid, stranger.run) == ("", 0, "")
 
 
 # ── named deadlines and many deadlines ──────────────────────────────────────────────────────────
@@ -255,20 +236,3 @@ def test_waiters_expire_at_their_deadlines_earliest_first():
     assert pending.expire(5.0) == [("soon", "two"), ("late", "one")]
     assert pending.next_deadline() is None
     assert pending.keys() == ["never"]
-
-
-def test_deadlines_of_the_answered_do_not_pile_up():
-    pending = Pending(100)
-    for number in range(3):
-        pending.add(f"keeps {number}", number, 99.0)
-
-    def answer():
-        for number in range(10_000):
-            pending.add(number, number, 50.0)
-            pending.resolve(number)
-        return pending
-
-    assert bytes_of(answer) < 30_000
-    assert pending.next_deadline() == 99.0
-    assert pending.expire(98.9) == []
-    assert [key for key, _ in pending.expire(99.0)] == ["keeps 0", "keeps 1", "keeps 2"]

@@ -116,6 +116,10 @@ def test_a_spoiled_byte_costs_a_reader_one_group_and_it_says_which(wrong: str | 
             continue
         DISK.spoil(SEGMENT, WHOLE[:at] + bytes([new]) + WHOLE[at + 1 :])  # type: ignore[list-item]
         left = what_is_left(*read(DISK))
+        if wrong == "bit":
+            report = verify(DIRECTORY, disk=DISK)
+            assert report.lines
+            assert report.messages == len(left)
         lost = sorted(set(range(ENDS[-1])) - left)
         if at < HEAD_BYTES:
             assert not lost, at
@@ -135,6 +139,9 @@ def test_a_segment_cut_anywhere_gives_what_is_whole() -> None:
         with pytest.raises(QueueError, match="put it back"):
             list(reader.read(end, ENDS[-1]))
         assert reader.damaged() == []
+        report = verify(DIRECTORY, disk=DISK)
+        assert report.lines
+        assert report.messages + sum(hi - lo for lo, hi in report.damaged) == ENDS[-1]
 
 
 def test_scribbles_in_a_segment_never_give_a_wrong_row() -> None:

@@ -84,21 +84,6 @@ def test_each_start_has_its_own_number_from_its_first_row_on() -> None:
     assert a_reader(disk).describe().landed == places[8]
 
 
-def test_a_start_is_durable_before_its_first_row_is_published() -> None:
-    disk = SimulatedDisk()
-    appended(a_log(disk, 11), 1)
-    disk.crash()
-    disk.journal.clear()
-    log = a_log(disk, 22)
-    appended(log, 1)
-    journal = list(disk.journal)
-    synced = journal.index(("sync", ".lineage.new"))
-    named = journal.index(("rename", "lineage"))
-    assert synced < named < journal.index(("sync_directory", "queue"), named)
-    published = [at for at, entry in enumerate(journal) if entry == ("write", "end")]
-    assert journal.index(("sync_directory", "queue"), named) < published[0]
-
-
 def test_a_start_without_rows_is_replaced_by_the_next() -> None:
     disk = SimulatedDisk()
     for number in range(1, 50):
@@ -142,21 +127,6 @@ def test_a_trim_keeps_what_is_known_of_the_last_row_it_removes_and_drops_older_s
     assert a_reader(disk).place(18) == places[18]
     appended(again, 1)
     assert a_reader(disk).place(18) == places[18]
-
-
-def test_a_head_is_synced_before_the_segment_in_front_of_it_goes() -> None:
-    disk = SimulatedDisk()
-    log = a_log(disk, 11)
-    appended(log, 2)
-    commit(disk, 2)
-    disk.journal.clear()
-    log.trim(ending=True)
-    journal = list(disk.journal)
-    begun, gone = f"{2:020d}.segment", f"{0:020d}.segment"
-    steps = [("write", f".{begun}.new"), ("sync", f".{begun}.new"), ("rename", begun)]
-    steps += [("sync_directory", "queue"), ("remove", gone)]
-    at = [journal.index(step) for step in steps]
-    assert at == sorted(at)
 
 
 def test_a_full_disk_is_trimmed_and_nothing_of_the_lineage_is_lost() -> None:

@@ -261,23 +261,6 @@ def test_a_batch_of_wrong_types_is_an_error_alone_and_in_a_group(wrong: MessageB
             encode(group)
 
 
-def test_protocol_and_kind_are_told_apart_from_other_wrong_types() -> None:
-    for wrong, told in ((one(protocol=7), "(7, 'content')"), (one(kind=7), "('mtl', 7)")):
-        with pytest.raises(TypeError) as caught:
-            encode([wrong])
-        assert str(caught.value) == f"protocol and kind are text, not {told}"
-
-
-@pytest.mark.parametrize(("octets", "copied"), [(10, True), (100_000, False)])
-def test_a_small_frame_is_one_piece_and_what_is_large_is_not_copied(
-    octets: int, copied: bool
-) -> None:
-    body = b"x" * octets
-    pieces = encode([one(body=[body], message_id=["a"])]).pieces
-    assert (len(pieces) == 2) is copied  # its runs, and its columns
-    assert sum(map(len, pieces)) > octets
-
-
 def test_a_frame_may_be_as_large_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     octets = encode([one(body=[b"x" * 500])]).nbytes
     monkeypatch.setattr("twisted_msgproto.queue.payload.FRAME_BYTES_MAX", octets)

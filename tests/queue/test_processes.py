@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.processes import PROJECT, Launched, environment
-from tests.tools.queues import batch, ids, put, rows
+from tests.tools.queues import ids, rows
 from twisted_msgproto.core.errors import QueueLocked
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.verify import verify
@@ -167,18 +166,6 @@ def test_a_reader_beside_a_trimming_writer_reads_everything_once(tmp_path: Path)
         process.wait()
     assert numbers == list(range(len(numbers)))
     assert reader.damaged() == []
-
-
-def test_a_fork_of_the_writer_s_process_does_not_disturb_it(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q")
-    assert put(writer, batch(0)) == [None]
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert put(writer, batch(1)) == [None]
-    writer.close()
-    assert ids(rows(tmp_path / "q")) == [0, 1]
 
 
 ORDERED = """

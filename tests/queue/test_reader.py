@@ -8,7 +8,6 @@ import errno
 import random
 from itertools import pairwise
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -186,16 +185,6 @@ def test_a_segment_of_unknown_size_leaves_no_file_open() -> None:
             disk.mend()
 
 
-def test_without_segments_everything_was_trimmed() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [3])
-    disk.remove(f"{DIRECTORY}/{0:020d}.segment")
-    reader = a_reader(disk)
-    assert reader.begin() == 3
-    with pytest.raises(QueueMismatch, match="was trimmed; it begins at 3"):
-        list(reader.read(0, 3))
-
-
 @pytest.mark.parametrize("missing", [True, False])
 def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
     """A gateway may have been killed before it published its first one."""
@@ -216,51 +205,6 @@ def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
 def spoiled(disk: SimulatedDisk, at: int, *, first: int = 0) -> None:
     path = f"{DIRECTORY}/{first:020d}.segment"
     disk.flip(path, at)
-
-
-def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:
-    disk = SimulatedDisk()
-    log = a_queue(disk, [2, 2, 2])
-    octets = disk.bytes_of(f"{DIRECTORY}/{0:020d}.segment")
-    first = octets.find(b"\x93MPF", HEAD_BYTES)
-    second = octets.find(b"\x93MPF", first + 1)
-    for at in (second + 5, second + 60):
-        spoiled(disk, at)
-        reader = a_reader(disk)
-        assert reader.damaged() == []
-        found = [row["offset"] for one in reader.read(0, 6) for row in one.to_pylist()]
-        assert found == [0, 1, 4, 5]
-        assert reader.damaged() == [(2, 4)]
-        spoiled(disk, at)
-    assert log.end == 6
-
-
-def test_records_that_are_missing_at_a_segment_s_end_are_awaited() -> None:
-    """RD-50: until a start has noted that they are lost."""
-    disk = SimulatedDisk()
-    log = a_queue(disk, [2, 2])
-    octets = disk.bytes_of(f"{DIRECTORY}/{0:020d}.segment")
-    log.append([frame(4, 2)])
-    disk.spoil(f"{DIRECTORY}/{0:020d}.segment", octets)
-    with pytest.raises(QueueError, match=r"offsets 4 to 6 .* restart the gateway"):
-        list(a_reader(disk).read(1, 6))
-    log.close()
-    SegmentLog(DIRECTORY, disk=disk)
-    found = a_reader(disk).read(1, 6)
-    assert [row["offset"] for one in found for row in one.to_pylist()] == [1, 2, 3]
-    assert list(found.damaged) == [(4, 6)]
-
-
-def test_a_record_which_makes_no_sense_is_passed_over() -> None:
-    disk = SimulatedDisk()
-    log = a_queue(disk, [1])
-    nonsense = {"pieces": [bytes(16)], "nbytes": 16, "runs": 16, "crc": crc32(bytes(16))}
-    log.append([dataclasses.replace(frame(1), **nonsense)])
-    log.append([frame(2)])
-    reader = a_reader(disk)
-    found = [row["offset"] for one in reader.read(0, 3) for row in one.to_pylist()]
-    assert found == [0, 2]
-    assert reader.damaged() == [(1, 2)]
 
 
 def test_only_the_part_of_a_damaged_range_which_was_asked_for_is_remembered() -> None:
@@ -490,16 +434,6 @@ def test_a_consumer_forgotten_while_all_are_listed_is_left_out() -> None:
     assert reader.consumers() == {"a": 1}
 
 
-def test_a_reader_follows_a_living_writer(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q", segment_bytes=2000)
-    reader = QueueReader(tmp_path / "q")
-    for number in range(0, 50, 5):
-        assert put(writer, batch(number, 5)) == [None]
-        assert reader.end() == number + 5
-        assert ids(rows(tmp_path / "q", number, number + 5)) == list(range(number, number + 5))
-    writer.close()
-
-
 def test_consumers_come_and_go() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [5])
@@ -562,14 +496,6 @@ def test_a_head_that_is_damaged_proves_nothing__NB_12(spoilt: bool) -> None:
         spoiled(disk, HEAD_BYTES - 1, first=3)
     assert reader.place(3) == dataclasses.replace(place, witness=0 if spoilt else place.witness)
     reader.check(place)
-
-
-def test_a_reader_says_how_often_messages_were_lost() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [3]).close()
-    disk.spoil(path_of("end"), published(8, 0, len(disk.bytes_of(path_of(0)))))
-    log = SegmentLog(DIRECTORY, disk=disk)
-    assert a_reader(disk).losses == log.losses == 1
 
 
 # -- what a plan asks: offsets, times, bytes, consumers, at one time -----------------------------

@@ -123,23 +123,6 @@ def test_a_torn_tail_is_cut_at_every_byte() -> None:
         goes_on(disk, again)
 
 
-def test_a_whole_record_above_the_published_end_is_kept_and_synced() -> None:
-    disk = SimulatedDisk()
-    log = SegmentLog(DIRECTORY, disk=disk)
-    log.append([frame(0, 2)])
-    published = disk.bytes_of(f"{DIRECTORY}/end")
-    log.append([frame(2, 4)])
-    log.close()
-    disk.spoil(f"{DIRECTORY}/end", published)
-    disk.journal.clear()
-    again = reopened(disk)
-    assert again.end == 6
-    # What a killed process wrote without syncing must be durable before it is published.
-    operations = [(what, name) for what, name in disk.journal if what in ("sync", "write")]
-    assert operations.index(("sync", "0" * 20 + ".segment")) < operations.index(("write", "end"))
-    goes_on(disk, again)
-
-
 @pytest.mark.parametrize("groups", [0, 2], ids=["nothing published", "some published"])
 def test_a_start_does_not_believe_a_sync_after_one_that_failed__NB_12(groups: int) -> None:
     """NB-12: the second start published what was in no file after a loss of power."""
@@ -227,18 +210,6 @@ def test_every_cut_costs_what_was_cut_off_and_is_a_loss() -> None:
         assert (log.end, log.losses) == (6, 1)
         assert log.recovery.quarantined == [lost]
         goes_on(disk, log, lost)
-
-
-def test_a_lost_segment_is_a_loss() -> None:
-    disk = SimulatedDisk()
-    log = a_queue(disk, segment_bytes=1)
-    disk.remove(f"{DIRECTORY}/{3:020d}.segment")
-    again = reopened(disk)
-    assert (again.end, again.losses) == (6, 1)
-    assert again.recovery.quarantined == [(3, 6)]
-    assert again.queue_id == log.queue_id
-    assert QueueReader(DIRECTORY, disk=disk).losses == 1
-    goes_on(disk, again, (3, 6))
 
 
 def test_when_all_segments_are_gone_the_offsets_go_on() -> None:
@@ -569,6 +540,7 @@ def test_a_published_end_of_a_later_queue_state_is_lost_data() -> None:
     log = reopened(disk)
     assert (log.end, log.losses) == (10, 1)
     assert log.recovery.quarantined == [(6, 10)]
+    assert QueueReader(DIRECTORY, disk=disk).losses == 1
     assert found(disk) == missing()
 
 

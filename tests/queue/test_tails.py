@@ -169,15 +169,6 @@ def test_what_a_start_of_the_writer_has_found_was_published__NB_12() -> None:
         goes_on(disk, log, (3, 6))
 
 
-def test_when_all_segments_are_gone_offsets_go_on_behind_the_proof__NB_12() -> None:
-    disk = SimulatedDisk()
-    an_old_end(disk)
-    committed(disk, "spark", 6)
-    disk.remove(FIRST)
-    log = reopened(disk)
-    assert (log.begin, log.end, log.losses) == (6, 6, 1)
-
-
 def test_known_damage_proves_what_lies_below_it() -> None:
     disk = SimulatedDisk()
     an_old_end(disk)

@@ -56,30 +56,6 @@ def test_what_lies_behind_the_published_end_is_no_damage() -> None:
     assert verify(DIRECTORY, disk=disk).unpublished_bytes == 12
 
 
-def test_every_flipped_bit_is_found() -> None:
-    sample = SimulatedDisk()
-    a_queue(sample, [2, 1])
-    size = len(sample.bytes_of(path(0)))
-    for at in range(size):
-        disk = SimulatedDisk()
-        a_queue(disk, [2, 1])
-        disk.flip(path(0), at, 1 << at % 8)
-        report = verify(DIRECTORY, disk=disk)
-        assert report.lines
-        assert report.messages + sum(hi - lo for lo, hi in report.damaged) == 3
-
-
-def test_lost_bytes_are_found() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [2, 1])
-    whole = disk.bytes_of(path(0))
-    for length in range(len(whole)):
-        disk.spoil(path(0), whole[:length])
-        report = verify(DIRECTORY, disk=disk)
-        assert report.lines
-        assert report.messages + sum(hi - lo for lo, hi in report.damaged) == 3
-
-
 def test_bytes_which_cost_nothing_are_told() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [1, 1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import logging
 import os
@@ -171,40 +170,30 @@ def test_a_group_is_bounded_in_messages_and_bytes(
         assert [end - start for start, end in zip([0, *ends], ends, strict=False)] == groups
 
 
-def test_a_batch_without_messages_is_called_back_in_its_turn() -> None:
-    disk = SimulatedDisk()
-    with a_writer(disk) as writer:
-        empty = MessageBatch("lumberjack", "json", 0)
-        assert put(writer, empty) == [None]
-        assert put(writer, batch(0), empty, batch(1)) == [None] * 3
-        assert writer.end == 2
-
-
 # -- faults of one batch --------------------------------------------------------------------------
 
 
 def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
-    """A programmer's error fails that batch's callback only, not its neighbours'."""
+    """A programmer's error fails that batch's callback only, not its neighbours'.  These are told
+    the first offset of their batch, in order.
+    """
     with a_busy_writer() as (disk, writer, results):
         peer = "tcp:127.0.0.1:1"
         wrong = MessageBatch("lumberjack", "json", 0, peer, count=1, body=[5])  # type: ignore[list-item]
         empty = MessageBatch("lumberjack", "json", 0, peer)
-        for number, one in enumerate([batch(1), wrong, empty, batch(2), wrong], start=1):
+        batches = [batch(1, 3), wrong, empty, batch(4, 600), wrong, batch(604)]
+        for number, one in enumerate(batches, start=1):
             results.submit(writer, one, number)
         disk.gated = False
         disk.gate.release()
-        results.wait(6)
-        assert list(results.given) == [0, 1, 2, 3, 4, 5]
-        assert [type(error).__name__ for error in results.given.values()] == [
-            "NoneType",
-            "NoneType",
-            "TypeError",
-            "NoneType",
-            "NoneType",
-            "TypeError",
-        ]
+        results.wait(7)
+        assert list(results.given) == list(range(7))
+        failed = [number for number, error in results.given.items() if error is not None]
+        assert failed == [2, 5]
+        assert isinstance(results.given[2], TypeError)
+        assert results.firsts == {0: 0, 1: 1, 2: None, 3: 4, 4: 4, 5: None, 6: 604}
         assert put(writer, wrong)[0] is not None
-        assert ids(rows(DIRECTORY, disk=disk)) == [0, 1, 2]
+        assert ids(rows(DIRECTORY, disk=disk)) == list(range(605))
         assert writer.statistics()["failed_messages"] == 3
 
 
@@ -671,21 +660,6 @@ def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
     min(directory.glob("*.segment")).unlink()  # as after a trim
     assert reader.place(1).offset == 1
     assert open_below(directory) == []
-
-
-def test_callbacks_get_the_first_offset_of_their_batch() -> None:
-    """Batches of a group with a wrong one between them, packed ones and empty ones too."""
-    wrong = dataclasses.replace(batch(5, 2), body=[b"one"])
-    batches = [batch(1, 3), wrong, MessageBatch("mtl", "content", 5), batch(4, 600), batch(604)]
-    with a_busy_writer() as (disk, writer, told):
-        for number, one in enumerate(batches, 1):
-            told.submit(writer, one, number)
-        disk.gated = False
-        disk.gate.release()
-        told.wait(6)
-    empty = told.firsts.pop(3)  # of another session, which has its own turn
-    assert empty in (1, 4, 604, 605)
-    assert told.firsts == {0: 0, 1: 1, 2: None, 4: 4, 5: 604}
 
 
 # -- figures and times: the writer's clock moves only when it is told to -------------------------

@@ -78,10 +78,10 @@ def test_the_message_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> N
     one = broker(tries=5)
     one.publish(ORDERS, queued_all(range(6)), NOW)
     reader = subscribed(one)
-    reader.settle(one, 2)
+    for message_id in (2, 0):
+        reader.settle(one, message_id)
     one.gone(reader, NOW)
     assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS, 10)] == [
-        (0, 1),
         (1, 1),
         (3, 1),
         (4, 0),
@@ -156,6 +156,7 @@ CASES: dict[str, tuple[list[tuple[int, Wants]], int, list[list[int]]]] = {
     "rooms of 1 and 3": ([(1, None), (3, None)], 9, [[0], [1, 2, 3]]),
     "a filter": ([(9, even)], 3, [[0, 2]]),
     "a filter, full": ([(1, even)], 3, [[0]]),
+    "a filter, two": ([(9, even)] * 2, 5, [[0, 4], [2]]),
     "nobody": ([(9, never)], 2, [[]]),
     "even, all": ([(9, even), (9, None)], 3, [[0, 2], [1]]),
     "even full, all": ([(0, even), (9, None)], 3, [[], [0, 1, 2]]),

@@ -226,18 +226,20 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     "leave",
     [
-        lambda store: store.requeue(ORDERS, OTHERS, 1, NOW),
-        lambda store: store.purge(ORDERS, 1),
+        lambda one, odds: one.store.requeue(ORDERS, OTHERS, 1, NOW),
+        lambda one, odds: one.store.purge(ORDERS, 1),
+        lambda one, odds: one.unsubscribe(odds, ORDERS, NOW),
     ],
+    ids=["moved", "purged", "wanted no more"],
 )
-def test_what_waited_behind_messages_that_are_moved_or_purged_is_delivered(leave: Any) -> None:
+def test_what_waited_behind_messages_that_nobody_waits_for_is_delivered(leave: Any) -> None:
     one = broker()
     evens, odds = Reader(), Reader(window=1)
     one.subscribe(evens, ORDERS, NOW, lambda message: message.message_id % 2 == 0)
     one.subscribe(odds, ORDERS, NOW, lambda message: message.message_id % 2 == 1)
     one.publish(ORDERS, queued_all(range(6)), NOW)
     assert (evens.message_ids, odds.message_ids) == ([0, 2], [1])
-    assert leave(one.store) == 1
+    assert leave(one, odds)
     assert (evens.message_ids, odds.message_ids) == ([0, 2, 4], [1])
 
 

@@ -354,9 +354,11 @@ def test_more_tries_than_can_be_counted_are_the_most_that_can() -> None:
     reader = subscribed(one, window=1)
     one.store.loaded(ORDERS, queued_all([0]))
     reader.reject(one, 0)
-    assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS.dead, 1)] == [
-        (0, TRIES_COUNTED)
-    ]
+    for _ in range(2):  # as a dead letter it may come back for ever
+        assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS.dead, 1)] == [
+            (0, TRIES_COUNTED)
+        ]
+        one.gone(subscribed(one, ORDERS.dead), NOW)
 
 
 @pytest.mark.parametrize("stride", [1, 1_000_003])

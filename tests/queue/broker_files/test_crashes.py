@@ -146,9 +146,7 @@ def over(world: World) -> None:
     world.settle(sorted(world.there))
     world.tend()
     world.consume()
-    for _ in range(3):
-        world.trim()
-        world.tend()
+    world.tidy(3)
     assert world.log.segments == 1
     assert len(world.copies()) == 1
     world.close()

@@ -60,9 +60,7 @@ def test_nothing_of_the_log_goes_before_it_is_copied(operation: str, number: int
         world.tend()
         assert world.log.segments == before
     assert sum("messages that wait for long cannot be written" in one for one in world.lines) == 1
-    for _ in range(3):
-        world.trim()
-        world.tend()
+    world.tidy(3)
     assert world.log.segments == 1
     assert world.lines[-1] == "broker: messages that wait for long can be written again"
     world.crash(power=True)
@@ -283,9 +281,7 @@ def test_a_log_from_an_older_copy_does_not_take_new_messages_for_settled() -> No
 def test_a_message_that_cannot_be_read_any_more_is_told_and_not_waited_for() -> None:
     world = a_world()
     world.consume()
-    for _ in range(2):
-        world.trim()
-        world.tend()
+    world.tidy()
     kept = [message_id for message_id in sorted(world.there) if message_id < world.log.begin]
     assert kept
     path = next(one for one in world.disk.paths() if "/broker/log/" in one and "segment" in one)
@@ -425,9 +421,7 @@ def test_many_messages_are_copied_in_several_pieces(
     monkeypatch.setattr(state_room, "COPY_MESSAGES", messages)
     world = a_world()
     world.consume()
-    for _ in range(2):
-        world.trim()
-        world.tend()
+    world.tidy()
     assert world.copied() > 4
     world.close()
     world.open()

@@ -104,9 +104,7 @@ def test_copies_are_as_the_page_says() -> None:
     for _ in range(6):
         world.publish()
     world.consume()
-    for _ in range(3):
-        world.trim()
-        world.tend()
+    world.tidy(3)
     reader = QueueReader(f"{DIRECTORY}/broker/log", disk=world.disk)
     rows = [row for batch in reader.read(0, reader.end()) for row in batch.to_pylist()]
     places = [int(row["message_id"]) for row in rows]

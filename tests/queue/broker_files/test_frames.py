@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head, opened
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState
-from twisted_msgproto.queue.payload import RUNS
 
 
 def one(source: random.Random, count: int, number: int, mixed: bool) -> MessageBatch:
@@ -218,36 +216,6 @@ def test_16_a_frame_that_another_program_wrote_costs_its_neighbours_nothing(runs
             assert {*found} >= {*range(count), *range(2 * count, 3 * count)}, (at - begin, bit)
             outcomes.append(len(own))
     assert {0, count} <= {*outcomes}
-
-
-def test_16_runs_without_messages_cost_their_neighbours_nothing() -> None:
-    """No writer of ours makes them, but the checksum is right."""
-    written = Written(1, frames=0)
-    log = SegmentLog(DIRECTORY, disk=written.disk)
-    for _ in range(3):
-        envelope = [head("mtl", NAMES[0])]
-        log.append([encode([MessageBatch("mtl", "one", 10**15, count=1, envelope=envelope)])])
-    log.close()
-    path = min(path for path in written.disk.paths() if path.endswith(".segment"))
-    whole = written.disk.bytes_of(path)
-    _, second, _ = frames_of(whole)
-    payload = whole[second.position + FRAME_HEADER_BYTES : second.end_position]
-    columns, _, text, partial = RUNS.unpack_from(payload)
-    origins = payload[RUNS.size + 16 :][:text]
-    for counts in [(1, 0), (0, 1), (0, 0, 1)]:
-        runs, indices = len(counts), [0] * len(counts)
-        head_bytes = RUNS.pack(columns, runs, text, partial) + struct.pack(
-            f"<{runs}q{2 * runs}I", *range(runs), *counts, *indices
-        )
-        head_bytes += origins
-        head_bytes += bytes(-len(head_bytes) % 8)
-        other = bytearray(head_bytes + payload[second.runs :])
-        header = frame_header(whole[32:40], other, second.first, second.count, len(head_bytes))
-        spoiled = whole[: second.position] + header + other + whole[second.end_position :]
-        written.files = {one: written.disk.bytes_of(one) for one in written.disk.paths()}
-        written.files[path] = spoiled
-        queues, lines = written.found()
-        assert queues[NAMES[0]].message_ids.tolist() == [0, 1, 2], lines
 
 
 @pytest.mark.parametrize("size", range(9))

@@ -56,9 +56,7 @@ def test_remains_of_a_failed_group_are_in_no_queue_and_in_no_copy() -> None:
     assert world.log.firsts == [0, end]
     world.crash(power=False)
     world.consume()
-    for _ in range(2):
-        world.trim()
-        world.tend()
+    world.tidy()
     assert world.log.begin == end
     assert world.copied() == len([message_id for message_id in world.there if message_id < end])
     world.crash(power=True)
@@ -147,9 +145,7 @@ def test_a_damaged_frame_is_told_once_and_the_others_are_copied() -> None:
     told = [line for line in world.lines if "in no queue" in line]
     assert len(told) == 1
     world.consume()
-    for _ in range(2):
-        world.trim()
-        world.tend()
+    world.tidy()
     assert [line for line in world.lines if "in no queue" in line] == told
     copied = sorted(set(world.there) - lost)
     copied = [message_id for message_id in copied if message_id < world.log.begin]
@@ -194,9 +190,7 @@ def test_frames_of_another_kind_in_the_broker_s_own_log_are_passed_over() -> Non
     """Without ids, or without envelopes; what stands behind them is found."""
     world = a_world()
     world.consume()
-    for _ in range(2):
-        world.trim()
-        world.tend()
+    world.tidy()
     assert world.copied()
     world.close()
     log = SegmentLog(f"{BROKER}/log", disk=world.disk)
@@ -207,9 +201,7 @@ def test_frames_of_another_kind_in_the_broker_s_own_log_are_passed_over() -> Non
     world.open()
     world.publish(6)
     world.consume()
-    for _ in range(2):
-        world.trim()
-        world.tend()
+    world.tidy()
     world.crash(power=True)
 
 
@@ -220,9 +212,7 @@ def copies(**options: int) -> World:
         world.publish(6)
         world.publish(6)
         world.consume()
-        for _ in range(2):
-            world.trim()
-            world.tend()
+        world.tidy()
     return world
 
 
@@ -246,34 +236,24 @@ def spoil_copy(world: World, first: int) -> None:
     world.disk.spoil(path, octets[:-1] + bytes([octets[-1] ^ 1]))
 
 
-def test_a_damaged_copy_does_not_keep_its_segment_for_ever() -> None:
-    """It cannot be moved; the next ones are."""
+@pytest.mark.parametrize("spoilt", [1, None], ids=["one", "all"])
+def test_a_damaged_copy_does_not_keep_its_segment_for_ever(spoilt: int | None) -> None:
+    """It cannot be moved; the next ones are, if they are whole."""
     world = copies(kept_segment_bytes=100)
-    copied = [ids for ids in world.copies().values() if ids]
-    spoil_copy(world, 0)
-    for ids in copied:
+    copied = {first: ids for first, ids in world.copies().items() if ids}
+    left = [ids[0] for ids in copied.values()]
+    for first in [*copied][:spoilt]:
+        spoil_copy(world, first)
+    for ids in copied.values():
         world.settle([message_id for message_id in ids[1:] if message_id in world.there])
     world.tend()
     assert min(world.copies()) > 0
     assert not any("written" in line for line in world.lines)
-    left = [ids[0] for ids in copied]
     loaded = world.state.load(left)
-    assert loaded.unreadable == left[:1]
-    assert [message.message_id for message in loaded.messages] == left[1:]
+    assert loaded.unreadable == left[:spoilt]
+    assert [message.message_id for message in loaded.messages] == left[len(loaded.unreadable) :]
     for message in loaded.messages:
         assert (message.envelope, message.body) == world.there[message.message_id][1:]
-
-
-def test_damaged_copies_without_a_whole_one_behind_them_go_as_well() -> None:
-    world = copies(kept_segment_bytes=100)
-    copied = {first: ids for first, ids in world.copies().items() if ids}
-    for first, ids in copied.items():
-        spoil_copy(world, first)
-        world.settle([message_id for message_id in ids[1:] if message_id in world.there])
-    world.tend()
-    assert min(world.copies()) > 0
-    left = [ids[0] for ids in copied.values()]
-    assert world.state.load(left).unreadable == left
 
 
 def test_a_copy_s_segment_that_a_full_disk_keeps_goes_later() -> None:
@@ -293,9 +273,7 @@ def test_a_copy_s_segment_that_a_full_disk_keeps_goes_later() -> None:
     world.tend()
     assert world.state.failing() == 1
     assert list(world.copies()) == [0]
-    for _ in range(2):
-        world.trim()
-        world.tend()
+    world.tidy()
     assert min(world.copies()) > 0
     assert world.state.failing() == 0
     world.crash(power=True)

@@ -17,7 +17,7 @@ import pytest
 from tests.queue.broker_files.test_faults import BROKER, SETTLED, a_world, reopened
 from tests.queue.broker_files.test_remains import copies, segment_of
 from tests.queue.broker_files.world import DIRECTORY, NAMES, World
-from tests.tools.queues import Results, batch, encode
+from tests.tools.queues import Results, encode
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker import QUEUED_MESSAGE_BYTES, QueueName
 from twisted_msgproto.core.broker.envelopes import head
@@ -111,18 +111,6 @@ def test_without_its_names_nothing_of_a_broker_is_trimmed_where_none_runs(
     log.close()
     found = {one for queue in reopened(world).values() for one in queue.message_ids}
     assert found >= waiting if gap else found == {*world.there}
-
-
-def test_an_envelope_that_makes_no_sense_is_in_no_queue_and_told() -> None:
-    world = a_world()
-    strange = batch(1, 2)
-    strange.envelope = [b"\2", b"\2\0\0"]
-    world.log.append([encode([strange])])
-    world.lines.clear()
-    world.crash(power=False)
-    assert world.lines == [
-        "broker: 2 messages have envelopes that make no sense; they are in no queue"
-    ]
 
 
 @pytest.mark.parametrize("name", [b"{}", b"[[], []]", b"[1]", b"[" * 9000, b"\xff"])
@@ -227,24 +215,6 @@ def test_messages_that_are_all_in_one_queue_are_counted_at_a_start_wherever_they
     world.state.settle([39])
     world.state.tend()
     assert world.log.trim(ending=True) > 0
-
-
-@pytest.mark.parametrize("count", [3, 40])
-@pytest.mark.parametrize("without", [0, 1, -1])
-def test_of_a_frame_for_one_queue_only_messages_for_it_wait_after_a_start(
-    count: int, without: int
-) -> None:
-    """The others are for no queue: they were sent before there was one, or to none."""
-    world = World(random.Random(1))
-    world.state.declare({NAMES[0]: 0})
-    one = MessageBatch("mtl", "content", 1, count=count, body=[b"x"] * count)
-    one.envelope = [head("mtl", NAMES[0])] * count
-    one.envelope[without] = None
-    world.log.append([encode([one])])
-    world.close()
-    expected = [*range(count)]
-    del expected[without]
-    assert reopened(world)[NAMES[0]].message_ids.tolist() == expected
 
 
 def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_there_alone() -> None:

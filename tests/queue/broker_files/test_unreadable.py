@@ -37,9 +37,7 @@ def a_world() -> World:
             world.consume()
             world.trim()
             world.tend()
-    for _ in range(3):
-        world.trim()
-        world.tend()
+    world.tidy(3)
     own = next(at for at in range(world.log.begin, world.log.end) if at not in world.there)
     damage.write(world.disk, DIRECTORY, {(own, own + 1): "checksum"})
     world.crash(power=False)
@@ -157,9 +155,7 @@ def test_a_running_broker_gives_up_nothing_and_heals_by_itself__RD_50(
         tried(world.log.check_older)
         world.tend()
     world.disk.can_read()
-    for _ in range(3):
-        world.trim()
-        world.tend()
+    world.tidy(3)
     assert world.state.failing() <= 1  # reading is calm after some seconds
     loaded = world.state.load(sorted(world.there))
     assert [message.message_id for message in loaded.messages] == sorted(world.there)

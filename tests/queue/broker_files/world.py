@@ -122,6 +122,12 @@ class World:
     def trim(self) -> None:
         self.log.trim()
 
+    def tidy(self, rounds: int = 2) -> None:
+        """What may go is copied at first, and goes the next time."""
+        for _ in range(rounds):
+            self.trim()
+            self.tend()
+
     def close(self) -> None:
         self.state.close()
         self.log.close()
