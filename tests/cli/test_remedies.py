@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -494,6 +495,18 @@ def test_the_file_of_a_gateway_that_runs_can_be_checked(here: Path) -> None:
         assert run(["check", "g.toml", found[1]])[0] == 0
     finally:
         writer.close()
+
+
+def test_a_queue_that_a_full_disk_has_no_room_for_is_refused_and_one_that_is_there_is_not(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("g.toml").write_text(f"[sabc]\n{LOCAL}\n[queue]\ndirectory = 'q'")
+    full = SimpleNamespace(f_bavail=1, f_frsize=4096)
+    monkeypatch.setattr("os.statvfs", lambda path: full)
+    status, told = run("check g.toml")
+    assert (status, "the disk has no room for a queue" in told) == (2, True)
+    QueueWriter("q").close()
+    assert run("check g.toml")[0] == 0
 
 
 def test_what_is_no_utf_8_is_sent_as_the_line_says(launch: Launcher) -> None:

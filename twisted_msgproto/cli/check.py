@@ -107,6 +107,10 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
         raise ConfigurationError("; ".join(refused))
 
 
+NEW_QUEUE_BYTES = 64 << 10
+"""Its first files and their directories; one that is there starts on a full disk, too."""
+
+
 def try_queue(directory: Path) -> None:
     """Raise QueueError if a start could not open the queue in ``directory``; nothing is written."""
     from twisted_msgproto.core.disk import OS_DISK
@@ -127,6 +131,9 @@ def try_queue(directory: Path) -> None:
         raise QueueError(f"[queue]: directory {str(directory)!r}: {existing} is no directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise QueueError(f"[queue]: directory {str(directory)!r}: {existing} cannot be written")
+    disk = os.statvfs(existing)
+    if not (directory / "identity").exists() and disk.f_bavail * disk.f_frsize < NEW_QUEUE_BYTES:
+        raise QueueError(f"[queue]: directory {str(directory)!r}: the disk has no room for a queue")
 
 
 def without_certificates(endpoints: list[str]) -> Iterator[str]:
