@@ -25,8 +25,8 @@ from twisted_msgproto.queue.flight_requests import Streams
 from twisted_msgproto.queue.flight_server import QueueFlightServer
 from twisted_msgproto.testing import BrokenDisk
 
-CONSUMERS_MAX, LINES_MAX, REQUEST_BYTES_MAX = 64, 60, 4096
-HUNG_PER_ADDRESS_MAX, STREAM_IDLE_SECONDS, STREAMS_MAX = 64, 30.0, 16
+CONSUMERS_MAX, REQUEST_BYTES_MAX = 64, 4096
+STREAM_IDLE_SECONDS, STREAMS_MAX = 30.0, 16
 
 
 ACTIONS = ["describe", "place", "check", "register", "commit", "status", "forget"]
@@ -49,13 +49,6 @@ def served(directory: str, location: str = LOCAL, **options: Any) -> Iterator[Qu
     finally:
         assert server.close()
         assert server.close()
-
-
-class Context:
-    """What Flight says of a caller."""
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1234"
 
 
 def without_told(chunks: Iterator[tuple[pa.RecordBatch, bytes | None]]) -> list[pa.RecordBatch]:
@@ -388,39 +381,22 @@ def test_readers_which_stall_do_not_lock_others_out(long_queue: str) -> None:
 def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
     clock = Clock()
     streams = Streams(2, clock)
-    first, second = streams.begin("a"), streams.begin("a")
-    assert not isinstance(first, str)
-    assert not isinstance(second, str)
-    assert streams.begin("b") == "too many streams at once; try again"  # they work
+    first, second = streams.begin(), streams.begin()
+    assert first is not None
+    assert second is not None
+    assert streams.begin() is None  # they work
     first.waits_since = 0.0
     clock.now = second.waits_since = 10.0
     clock.now = 29.9
-    assert isinstance(streams.begin("b"), str)
+    assert streams.begin() is None
     clock.now = 30.0
-    third = streams.begin("b")
-    assert not isinstance(third, str)
-    assert isinstance(streams.begin("b"), str)
+    third = streams.begin()
+    assert third is not None
+    assert streams.begin() is None
     assert (first.lost, second.lost) == (True, False)
     for ended in (first, first, third):
         streams.end(ended)
-    assert not isinstance(streams.begin("b"), str)
-
-
-def test_what_hangs_is_bounded_by_address() -> None:
-    clock = Clock()
-    streams = Streams(1, clock)
-    hung = []
-    for _ in range(HUNG_PER_ADDRESS_MAX + 1):
-        stream = streams.begin("a")
-        assert not isinstance(stream, str)
-        stream.waits_since = clock.now
-        hung.append(stream)
-        clock.now += 30.0
-    assert streams.begin("a") == f"{HUNG_PER_ADDRESS_MAX} streams to a hang; end them first"
-    assert not isinstance(streams.begin("b"), str)
-    for ended in hung[:2]:
-        streams.end(ended)
-    assert streams.begin("a") == "too many streams at once; try again"
+    assert streams.begin() is not None
 
 
 def test_a_stream_which_lost_its_place_ends_in_one_line(directory: str) -> None:
@@ -537,11 +513,9 @@ def test_each_mark_that_reading_does_not_explain_is_reported(directory: str) -> 
         assert re.fullmatch(one, line)
 
 
-def test_consumers_and_the_lines_about_them_are_bounded(directory: str) -> None:
+def test_consumers_are_bounded(directory: str) -> None:
     """RD-52: thousands of consumers were made in 4 s."""
-    lines: list[str] = []
-    clock = Clock()
-    with served(directory, report=lines.append, clock=clock) as server:
+    with served(directory) as server:
         caller, own = Caller(server), {"queue_id": server.queue_id}
         for number in range(CONSUMERS_MAX):
             caller.act("register", own | {"consumer": f"c{number}"})
@@ -553,13 +527,6 @@ def test_consumers_and_the_lines_about_them_are_bounded(directory: str) -> None:
         caller.act("forget", own | {"consumer": "c0"})
         assert not read_statuses(directory)
         caller.act("register", own | {"consumer": "more"})
-        assert len(lines) == LINES_MAX
-        clock.now = 60.0
-        caller.act("forget", own | {"consumer": "more"})
-        told = CONSUMERS_MAX + 2 - LINES_MAX
-        assert lines[LINES_MAX] == f"{told} more lines about consumers within a minute"
-        assert "'more', at 0, is forgotten" in lines[-1]
-        assert len(lines) == LINES_MAX + 2
 
 
 def test_tls_and_a_token_serve_other_machines(directory: str, tmp_path: Path) -> None:
@@ -667,21 +634,8 @@ def test_a_request_has_so_many_bytes_and_no_more(directory: str) -> None:
             caller.act("describe", body + b" ")
 
 
-def test_a_stream_is_counted_for_the_address_of_its_reader__NB_08(
-    directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with served(directory) as server:
-        asked: list[str] = []
-        monkeypatch.setattr(
-            server, "batches", lambda ticket, address: iter(asked.append(address) or ())
-        )
-        server.do_get(Context(), flight.Ticket(b"{}"))
-        assert asked == ["ipv4:127.0.0.1"]
-
-
 def test_the_page_s_own_numbers_are_the_code_s() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "queue-flight.md").read_text().split())
     assert f"At most {STREAMS_MAX} ranges are read at the same time" in page
     assert f"A reader that reads nothing for {STREAM_IDLE_SECONDS:g} seconds" in page
-    assert f"with {HUNG_PER_ADDRESS_MAX} such streams gets no more" in page
     assert "the gateway names it in its log after an hour" in page

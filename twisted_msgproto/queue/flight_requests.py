@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -35,9 +34,6 @@ TOKEN_FILE = "flight-{port}.token"
 CONSUMERS_MAX = 64
 """Over the wire: each is a file that is read at every trim, and may keep the queue from it."""
 
-LINES_MAX = 60
-"""A minute."""
-
 Request = dict[str, Any]
 Chunk = tuple[pa.RecordBatch, bytes | None]
 """Rows, and what is told with them: the damage met so far, as JSON."""
@@ -57,7 +53,6 @@ class Served:
         self._disk = disk
         self._streams = streams
         self._report = report
-        self._minute, self._lines = 0, 0
         self._met: set[Range] = set()
         self._read: dict[str, int] = {}  # the end of what was read of a queue, by its id
         self._mutex = threading.Lock()
@@ -118,7 +113,8 @@ class Served:
             before = self._committed(reader, consumer)
             offset = reader.register(consumer)
             if before is None:
-                self._tell(f"consumer {shown(consumer)} is new, and begins at {offset}, by {peer}")
+                line = f"consumer {shown(consumer)} is new, and begins at {offset}, by {peer}"
+                self._report(line)
         return {"offset": offset}
 
     def _commit(self, request: Request, peer: str) -> Request:
@@ -130,7 +126,7 @@ class Served:
             read = self._read.get(reader.queue_id, 0)
             if before is None or offset < before or offset > max(before, read):
                 moved = "is new, and is set" if before is None else f"is moved from {before}"
-                self._tell(
+                self._report(
                     f"consumer {shown(consumer)} {moved} to {offset}, by {peer}; what this server"
                     f" was read ends at {read}"
                 )
@@ -145,16 +141,6 @@ class Served:
                 " forget those that are gone, with msgproto queue consumers QUEUE --forget NAME"
             )
         return before
-
-    def _tell(self, line: str) -> None:
-        minute = int(self._streams.clock() // 60)
-        if minute != self._minute:
-            more, self._minute, self._lines = self._lines - LINES_MAX, minute, 0
-            if more > 0:
-                self._report(f"{more} more lines about consumers within a minute")
-        self._lines += 1
-        if self._lines <= LINES_MAX:
-            self._report(line)
 
     def _status(self, request: Request, peer: str) -> Request:
         reader, consumer = self._own(request), _text(request, "consumer")
@@ -174,11 +160,11 @@ class Served:
         with self._marking:
             before = consumers.read(self._disk, self._directory, consumer, reader.queue_id)
             reader.forget(consumer)
-            self._tell(f"consumer {shown(consumer)}, at {before}, is forgotten, by {peer}")
+            self._report(f"consumer {shown(consumer)}, at {before}, is forgotten, by {peer}")
         return {}
 
-    def stream(self, ticket: bytes, address: str) -> Iterator[Chunk]:
-        """Yield the batches of a ticket, for a reader at ``address``.
+    def stream(self, ticket: bytes) -> Iterator[Chunk]:
+        """Yield the batches of a ticket.
 
         Where damage was found the ranges found so far come with the batch, and at the end with one
         that has no rows.  Above the limit of streams, and for a reader that read nothing for too
@@ -189,9 +175,9 @@ class Served:
         rows = min(_whole(request, "rows", READ_ROWS), ROWS_MAX) or READ_ROWS
         lo, hi = _whole(request, "lo"), _whole(request, "hi")
         landed = _landed(request)
-        stream = self._streams.begin(address)
-        if isinstance(stream, str):
-            raise flight.FlightUnavailableError(stream)
+        stream = self._streams.begin()
+        if stream is None:
+            raise flight.FlightUnavailableError("too many streams at once; try again")
         try:
             found = reader.read(lo, hi, rows, landed=landed)
             told: list[Range] = []
@@ -280,15 +266,12 @@ STREAMS_MAX = 16
 """Ranges read at the same time: each reads segments and holds a batch in memory."""
 STREAM_IDLE_SECONDS = 30.0
 """A working Spark task reads the next batch within a second."""
-HUNG_PER_ADDRESS_MAX = 64
-"""Streams that lost their place and did not end, by address: each keeps a thread and a batch."""
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
     """One reader's place.  ``lost`` says that another one has it now."""
 
-    address: str
     lost: bool = False
     waits_since: float | None = None
     """The reader has not read the last batch since then; None while we prepare the next one."""
@@ -310,19 +293,16 @@ class Streams:
         self._places = places
         self._mutex = threading.Lock()
         self._active: set[Stream] = set()
-        self._hung: set[Stream] = set()
 
-    def begin(self, address: str) -> Stream | str:
-        """Return a place, or one line that says why there is none.
+    def begin(self) -> Stream | None:
+        """Return a place, or None if there is none.
 
         If all are occupied, the reader that has read nothing for the longest time loses its own.
         """
         with self._mutex:
-            if Counter(stream.address for stream in self._hung)[address] >= HUNG_PER_ADDRESS_MAX:
-                return f"{HUNG_PER_ADDRESS_MAX} streams to {address} hang; end them first"
             if len(self._active) >= self._places and not self._make_room():
-                return "too many streams at once; try again"
-            stream = Stream(address)
+                return None
+            stream = Stream()
             self._active.add(stream)
             return stream
 
@@ -336,10 +316,8 @@ class Streams:
             return False
         longest.lost = True
         self._active.discard(longest)
-        self._hung.add(longest)
         return True
 
     def end(self, stream: Stream) -> None:
         with self._mutex:
             self._active.discard(stream)
-            self._hung.discard(stream)

@@ -52,7 +52,7 @@ class QueueFlightServer(flight.FlightServerBase):
     another one.  ``clock`` returns the seconds.
 
     ``report`` is called, from any thread, with one line for each consumer that becomes known, is
-    forgotten, or moves back or further than rows were read here; with a bounded number a minute.
+    forgotten, or moves back or further than rows were read here.
 
     Raises ConfigurationError, one line, for a location that cannot be or must not be, and
     QueueError if there is no queue yet.
@@ -124,15 +124,14 @@ class QueueFlightServer(flight.FlightServerBase):
             return [flight.Result(json.dumps(answer).encode())]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        address = context.peer().rpartition(":")[0]
-        return flight.GeneratorStream(SCHEMA, self.batches(ticket.ticket, address))
+        return flight.GeneratorStream(SCHEMA, self.batches(ticket.ticket))
 
-    def batches(self, ticket: bytes, address: str = "") -> Iterator[Chunk]:
+    def batches(self, ticket: bytes) -> Iterator[Chunk]:
         """Yield the record batches of a ticket; refusals are Flight's errors, at the first of
         them.
         """
         with _refusals():
-            yield from self._served.stream(bytes(ticket), address)
+            yield from self._served.stream(bytes(ticket))
 
 
 def _checked_location(
