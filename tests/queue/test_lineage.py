@@ -11,12 +11,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import HEAD_BYTES, frame, frame_header, sealed
+from tests.tools.queues import DIRECTORY, HEAD_BYTES, a_reader, frame, frame_header, path_of, sealed
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueMismatch
-from twisted_msgproto.queue import Landed, QueueReader, SegmentLog
+from twisted_msgproto.queue import Landed, SegmentLog
 
-DIRECTORY = "/queue"
-FILE = f"{DIRECTORY}/lineage"
+FILE = path_of("lineage")
 
 
 class Numbers:
@@ -34,10 +33,6 @@ class Numbers:
 def a_log(disk: SimulatedDisk, incarnation: int | Callable[[], int], **options: int) -> SegmentLog:
     make = incarnation if callable(incarnation) else lambda: incarnation
     return SegmentLog(DIRECTORY, disk=disk, make_incarnation=make, **options)
-
-
-def a_reader(disk: SimulatedDisk) -> QueueReader:
-    return QueueReader(DIRECTORY, disk=disk)
 
 
 def appended(log: SegmentLog, *counts: int) -> None:
@@ -208,7 +203,7 @@ def test_a_head_that_is_too_short_says_nothing_of_the_row_before_it() -> None:
     commit(disk, 3)
     assert (log.trim(ending=True), log.begin) == (1, 3)
     log.close()
-    path = f"{DIRECTORY}/{3:020d}.segment"
+    path = path_of(3)
     octets = disk.bytes_of(path)
     disk.spoil(path, octets[:56] + frame_header(octets[32:40], bytes(8), 3, 0, 0) + bytes(8))
     assert a_reader(disk).describe().landed == Landed(3, 11)
@@ -375,7 +370,7 @@ def test_rows_which_were_lost_after_they_landed_are_still_this_history() -> None
     disk = SimulatedDisk()
     appended(a_log(disk, 11), 2, 2, 2)
     places = [a_reader(disk).place(offset) for offset in range(7)]
-    segment = f"{DIRECTORY}/{0:020d}.segment"
+    segment = path_of(0)
     octets = disk.bytes_of(segment)
     disk.spoil(segment, octets[: HEAD_BYTES + (len(octets) - HEAD_BYTES) // 3])
     log = begun_again(disk, 22)
@@ -396,7 +391,7 @@ def test_a_row_whose_payload_is_damaged_is_still_known_by_its_header() -> None:
     disk = SimulatedDisk()
     appended(a_log(disk, 11), 2, 2)
     place = a_reader(disk).place(2)
-    segment = f"{DIRECTORY}/{0:020d}.segment"
+    segment = path_of(0)
     octets = bytearray(disk.bytes_of(segment))
     octets[HEAD_BYTES + 60] ^= 1
     disk.spoil(segment, bytes(octets))

@@ -13,29 +13,32 @@ from typing import Any
 import pytest
 
 from tests.sim.disk import Cut, SimulatedDisk
-from tests.tools.queues import HEAD_BYTES, frame, ids, rows, segment_name
+from tests.tools.queues import (
+    DIRECTORY,
+    HEAD_BYTES,
+    a_queue,
+    a_reader,
+    frame,
+    ids,
+    path_of,
+    rows,
+    segment_name,
+)
 from twisted_msgproto.core.errors import QueueError, QueueFull
 from twisted_msgproto.queue import QueueReader, SegmentLog
 
-DIRECTORY = "/gateway/queue"
 FRAME = 200
 """Bytes of a frame with one small message, rounded up."""
 
 
-def a_log(disk: SimulatedDisk, **options: int) -> SegmentLog:
-    return SegmentLog(DIRECTORY, disk=disk, **options)
-
-
 def a_long_log(disk: SimulatedDisk, count: int = 10) -> SegmentLog:
-    log = a_log(disk, segment_bytes=FRAME)
-    for number in range(count):
-        log.append([frame(number)])
+    log = a_queue(disk, [1] * count, segment_bytes=FRAME)
     assert segments(disk) == list(range(count))
     return log
 
 
 def commit(disk: SimulatedDisk, consumer: str, offset: int) -> None:
-    QueueReader(DIRECTORY, disk=disk).commit(consumer, offset)
+    a_reader(disk).commit(consumer, offset)
 
 
 def segments(disk: SimulatedDisk) -> list[int]:
@@ -48,11 +51,11 @@ def found(disk: SimulatedDisk) -> list[int]:
 
 def test_a_log_goes_on_where_it_was_closed() -> None:
     disk = SimulatedDisk()
-    log = a_log(disk)
+    log = a_queue(disk)
     log.append([frame(0, 2)])
     log.close()
     log.close()
-    again = a_log(disk)
+    again = a_queue(disk)
     assert (again.queue_id, again.losses, again.end) == (log.queue_id, 0, 2)
     assert again.recovery.lines == []
     again.append([frame(2)])
@@ -74,7 +77,7 @@ def test_whatever_ends_an_opening_gives_the_lock_back() -> None:
     disk = SimulatedDisk()
     with pytest.raises(KeyboardInterrupt):
         SegmentLog(DIRECTORY, disk=disk, make_identity=interrupted)
-    a_log(disk).close()
+    a_queue(disk).close()
 
 
 # -- no room ------------------------------------------------------------------------------------
@@ -84,8 +87,7 @@ def test_whatever_ends_an_opening_gives_the_lock_back() -> None:
 def test_a_full_disk_changes_nothing_and_the_same_group_goes_in_later(room: int) -> None:
     """Disk full, short writes included: nothing is published, it resumes when space is back."""
     disk = SimulatedDisk()
-    log = a_log(disk)
-    log.append([frame(0)])
+    log = a_queue(disk, [1])
     group = [frame(1, nbytes=500)]
     disk.capacity = disk.used() + room
     with pytest.raises(QueueFull, match="no room on the disk"):
@@ -101,8 +103,7 @@ def test_a_full_disk_changes_nothing_and_the_same_group_goes_in_later(room: int)
 @pytest.mark.parametrize("room", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, 100])
 def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None:
     disk = SimulatedDisk()
-    log = a_log(disk, segment_bytes=FRAME)
-    log.append([frame(0)])
+    log = a_queue(disk, [1], segment_bytes=FRAME)
     disk.capacity = disk.used() + room
     for _ in range(3):
         with pytest.raises(QueueFull, match="no room on the disk"):
@@ -110,7 +111,7 @@ def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None
     disk.capacity = None
     log.append([frame(1)])
     disk.crash()
-    assert a_log(disk).recovery.lines == []
+    assert a_queue(disk).recovery.lines == []
     assert log.nbytes == sum(
         len(disk.bytes_of(path)) for path in disk.paths() if path.endswith(".segment")
     )
@@ -121,7 +122,7 @@ def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_every_way_of_having_no_room_is_no_room(operation: str, number: int) -> None:
     disk = SimulatedDisk()
-    log = a_log(disk)
+    log = a_queue(disk)
     disk.fail_next(operation, number, ".segment")
     with pytest.raises(QueueFull):
         log.append([frame(0)])
@@ -134,41 +135,37 @@ def test_every_way_of_having_no_room_is_no_room(operation: str, number: int) -> 
 def test_what_fitted_of_a_group_without_room_is_not_kept(killed: bool) -> None:
     """A group may have several frames; those which fitted were told as failed, not as durable."""
     disk = SimulatedDisk()
-    log = a_log(disk)
-    log.append([frame(0)])
+    log = a_queue(disk, [1])
     disk.capacity = disk.used() + 3 * FRAME
     with pytest.raises(QueueFull):
         log.append([frame(number) for number in range(1, 9)])
     disk.crash() if killed else log.close()
     disk.capacity = None
-    again = a_log(disk)
+    again = a_queue(disk)
     assert again.end == 1
     assert found(disk) == [0]
 
 
 def test_a_group_for_whose_sync_there_was_no_room_is_not_there_after_a_crash() -> None:
     disk = SimulatedDisk()
-    log = a_log(disk)
-    log.append([frame(0)])
+    log = a_queue(disk, [1])
     disk.fail_next("sync", errno.ENOSPC, ".segment")
     with pytest.raises(QueueFull):
         log.append([frame(1)])
     disk.crash()
-    assert a_log(disk).end == 1
+    assert a_queue(disk).end == 1
 
 
 @pytest.mark.parametrize("missing", ["segment", "all"])
 def test_a_full_disk_lets_a_queue_open_which_needs_a_new_segment(missing: str) -> None:
     disk = SimulatedDisk()
-    log = a_log(disk, segment_bytes=FRAME)
-    log.append([frame(0)])
-    log.append([frame(1)])
+    log = a_queue(disk, [1, 1], segment_bytes=FRAME)
     log.close()
     for name in [f"{1:020d}.segment"] if missing == "segment" else disk.names(DIRECTORY):
         if name.endswith(".segment"):
             disk.spoil(f"{DIRECTORY}/{name}", b"")
     disk.fail_next("truncate", errno.ENOSPC, ".segment", times=2)  # at the start, at an append
-    again = a_log(disk)
+    again = a_queue(disk)
     assert any("no room" in line for line in again.recovery.lines)
     with pytest.raises(QueueFull):
         again.append([frame(7)])
@@ -183,8 +180,7 @@ def test_a_full_disk_lets_a_queue_open_which_needs_a_new_segment(missing: str) -
 def test_a_broken_write_whose_remains_cannot_be_cut_off_leaves_no_trace() -> None:
     """Records at or above the next segment's first offset do not count."""
     disk = SimulatedDisk()
-    log = a_log(disk)
-    log.append([frame(0)])
+    log = a_queue(disk, [1])
     disk.fail_next("sync", errno.EIO, ".segment")
     disk.fail_next("truncate", errno.EIO, ".segment")
     with pytest.raises(OSError, match="Input/output error"):
@@ -193,14 +189,13 @@ def test_a_broken_write_whose_remains_cannot_be_cut_off_leaves_no_trace() -> Non
     log.append([frame(2)])
     assert found(disk) == [0, 1, 2]
     log.close()
-    again = a_log(disk)
+    again = a_queue(disk)
     assert again.recovery.lines == []
     assert found(disk) == [0, 1, 2]
 
 
 def fails_in_append(disk: SimulatedDisk) -> SegmentLog:
-    log = a_log(disk, segment_bytes=FRAME)
-    log.append([frame(0)])
+    log = a_queue(disk, [1], segment_bytes=FRAME)
     disk.fail_next("sync_directory", errno.EIO, "queue")
     with pytest.raises(OSError, match="Input/output error"):
         log.append([frame(1)])
@@ -208,8 +203,7 @@ def fails_in_append(disk: SimulatedDisk) -> SegmentLog:
 
 
 def fails_in_trim(disk: SimulatedDisk) -> SegmentLog:
-    log = a_log(disk)
-    log.append([frame(0)])
+    log = a_queue(disk, [1])
     commit(disk, "spark", 1)
     disk.fail_next("sync_directory", errno.EIO, "queue")
     with pytest.raises(OSError, match="Input/output error"):
@@ -220,12 +214,11 @@ def fails_in_trim(disk: SimulatedDisk) -> SegmentLog:
 def fails_before_a_kill(disk: SimulatedDisk) -> SegmentLog:
     fails_in_append(disk)
     disk.crash()
-    return a_log(disk)
+    return a_queue(disk)
 
 
 def fails_for_want_of_room(disk: SimulatedDisk) -> SegmentLog:
-    log = a_log(disk, segment_bytes=FRAME)
-    log.append([frame(0)])
+    log = a_queue(disk, [1], segment_bytes=FRAME)
     disk.fail_next("sync_directory", errno.ENOSPC, "queue", times=2)
     for _ in range(2):
         with pytest.raises(QueueFull, match="No space"):
@@ -235,8 +228,7 @@ def fails_for_want_of_room(disk: SimulatedDisk) -> SegmentLog:
 
 def fails_after_a_segment_in_vain(disk: SimulatedDisk) -> SegmentLog:
     """A name is there whose file could not be begun; then a trim's sync fails."""
-    log = a_log(disk, segment_bytes=FRAME)
-    log.append([frame(0)])
+    log = a_queue(disk, [1], segment_bytes=FRAME)
     disk.fail_next("write", errno.EIO, segment_name(1))
     with pytest.raises(OSError, match="Input/output error"):
         log.append([frame(1)])
@@ -256,8 +248,7 @@ def test_a_start_makes_the_name_of_a_segment_anew_in_which_no_end_was_published_
         raise Cut
 
     disk = SimulatedDisk()
-    log = a_log(disk, segment_bytes=FRAME)
-    log.append([frame(0)])
+    log = a_queue(disk, [1], segment_bytes=FRAME)
     with monkeypatch.context() as patched:
         patched.setattr(disk, "sync_directory", cut)
         with pytest.raises(Cut):
@@ -266,12 +257,12 @@ def test_a_start_makes_the_name_of_a_segment_anew_in_which_no_end_was_published_
     assert segments(disk) == [0, 1]
     disk.fail_next("sync_directory", errno.EIO, "queue")
     with pytest.raises(QueueError, match="Input/output error"):
-        a_log(disk)
+        a_queue(disk)
     disk.crash()
-    log = a_log(disk)
+    log = a_queue(disk)
     assert (log.recovery.lines, log.append([frame(1)])) == ([], 2)
     disk.lose_power(random.Random(seed))
-    assert a_log(disk).damaged == []
+    assert a_queue(disk).damaged == []
     assert found(disk) == [0, 1]
 
 
@@ -294,7 +285,7 @@ def test_a_sync_of_names_that_failed_is_not_believed_when_it_succeeds__NB_12(
     log = failed(disk)
     assert log.append([frame(1)]) == 2
     disk.lose_power(random.Random(seed))
-    log = a_log(disk)
+    log = a_queue(disk)
     assert (log.end, log.damaged, log.recovery.lost) == (2, [], False)
     assert found(disk)[-1] == 1
 
@@ -303,9 +294,9 @@ def test_damage_is_forgotten_with_the_segments_that_had_it() -> None:
     disk = SimulatedDisk()
     a_long_log(disk, 5).close()
     for first in range(3):
-        path = f"{DIRECTORY}/{segment_name(first)}"
+        path = path_of(first)
         disk.spoil(path, disk.bytes_of(path)[:-8] + bytes(8))
-    log = a_log(disk)
+    log = a_queue(disk)
     assert log.damaged == [(0, 3)]
     commit(disk, "spark", 2)
     assert log.trim() == 2
@@ -314,12 +305,12 @@ def test_damage_is_forgotten_with_the_segments_that_had_it() -> None:
 
 def test_an_end_that_could_not_be_published_is_published_when_nothing_is_appended() -> None:
     disk = SimulatedDisk()
-    log = a_log(disk)
+    log = a_queue(disk)
     disk.fail_next("write", errno.EIO, "/end")
     log.append([frame(0)])
-    assert QueueReader(DIRECTORY, disk=disk).end() == 0
+    assert a_reader(disk).end() == 0
     log.publish_again()
-    assert QueueReader(DIRECTORY, disk=disk).end() == 1
+    assert a_reader(disk).end() == 1
     disk.journal.clear()
     log.publish_again()
     assert list(disk.journal) == []
@@ -349,7 +340,7 @@ def story(disk: SimulatedDisk) -> int:
                 continue
         pytest.fail("it failed thrice")
 
-    log = attempt(lambda: a_log(disk, segment_bytes=2 * FRAME, max_bytes=20 * FRAME))
+    log = attempt(lambda: a_queue(disk, segment_bytes=2 * FRAME, max_bytes=20 * FRAME))
     for number in range(6):
         assert attempt(lambda number=number: log.append([frame(number)])) == number + 1
         attempt(log.look)
@@ -374,7 +365,7 @@ def test_whatever_call_of_the_disk_fails_nothing_is_lost_and_no_file_stays_open(
         disk.at, disk.number = at, number
         assert story(disk) == end
         disk.lose_power(random.Random(at)) if at % 2 else disk.crash()
-        log = a_log(disk)
+        log = a_queue(disk)
         log.append([frame(end)])
         log.close()
         assert ids(rows(DIRECTORY, disk=disk)) == [*range(log.begin, 7)], at
@@ -432,7 +423,7 @@ def test_without_a_broker_no_segment_of_its_queues_goes() -> None:
     a_long_log(disk, 5).close()
     disk.make_directory(f"{DIRECTORY}/broker")
     disk.open(f"{DIRECTORY}/broker/names", write=True).write(0, [b"queue "])
-    log = a_log(disk)
+    log = a_queue(disk)
     commit(disk, "spark", 5)
     assert log.trim() == log.trim(ending=True) == 0
     assert log.withheld
@@ -454,7 +445,7 @@ def test_nothing_goes_before_the_head_behind_it_is_on_the_disk(operation: str, n
     """The newest head alone says whose row came before."""
     disk = SimulatedDisk()
     log = a_long_log(disk, 2)
-    place = QueueReader(DIRECTORY, disk=disk).place(2)
+    place = a_reader(disk).place(2)
     commit(disk, "spark", 2)
     disk.fail_next(operation, number, "queue" if operation == "sync_directory" else segment_name(2))
     with pytest.raises(QueueFull if number == errno.ENOSPC else OSError):
@@ -463,8 +454,8 @@ def test_nothing_goes_before_the_head_behind_it_is_on_the_disk(operation: str, n
     assert log.trim(ending=True) == 2
     assert segments(disk) == [2]
     disk.lose_power(random.Random(1))
-    assert QueueReader(DIRECTORY, disk=disk).place(2) == place
-    log = a_log(disk)
+    log = a_queue(disk)
+    assert a_reader(disk).place(2) == place
     log.append([frame(2)])
     assert found(disk) == [2]
 
@@ -473,8 +464,8 @@ def test_a_consumer_whose_file_is_damaged_keeps_everything() -> None:
     disk = SimulatedDisk()
     log = a_long_log(disk)
     commit(disk, "spark", 10)
-    disk.spoil(f"{DIRECTORY}/consumers/spark", b"offset 00000000000000000009 que")
-    assert QueueReader(DIRECTORY, disk=disk).consumers() == {"spark": 0}
+    disk.spoil(path_of("consumers/spark"), b"offset 00000000000000000009 que")
+    assert a_reader(disk).consumers() == {"spark": 0}
     assert log.trim() == 0
 
 
@@ -484,7 +475,7 @@ def test_a_consumer_whose_file_is_damaged_keeps_everything() -> None:
 def test_at_its_limit_the_queue_waits_for_its_slowest_consumer() -> None:
     """max-bytes: back-pressure; what a consumer has not committed is never deleted."""
     disk = SimulatedDisk()
-    log = a_log(disk, max_bytes=10 * FRAME)
+    log = a_queue(disk, max_bytes=10 * FRAME)
     with pytest.raises(QueueFull, match="no consumer is registered"):
         for number in range(100):
             log.append([frame(number)])
@@ -504,16 +495,16 @@ def test_at_its_limit_the_queue_waits_for_its_slowest_consumer() -> None:
 
 def test_a_consumer_that_was_forgotten_does_not_come_back_after_a_loss_of_power() -> None:
     disk = SimulatedDisk()
-    a_log(disk).close()
+    a_queue(disk).close()
     commit(disk, "gone", 0)
-    QueueReader(DIRECTORY, disk=disk).forget("gone")
+    a_reader(disk).forget("gone")
     disk.lose_power(random.Random(1))
-    assert QueueReader(DIRECTORY, disk=disk).consumers() == {}
+    assert a_reader(disk).consumers() == {}
 
 
 def test_at_its_limit_a_queue_whose_every_message_is_committed_goes_on() -> None:
     disk = SimulatedDisk()
-    log = a_log(disk, max_bytes=4 * FRAME)
+    log = a_queue(disk, max_bytes=4 * FRAME)
     log.append([frame(0, nbytes=2 * FRAME)])
     commit(disk, "spark", 1)
     log.append([frame(1, nbytes=2 * FRAME)])
@@ -524,7 +515,7 @@ def test_at_its_limit_a_queue_whose_every_message_is_committed_goes_on() -> None
 def test_a_group_above_the_limit_goes_into_an_empty_queue() -> None:
     """Or it could never be written at all."""
     disk = SimulatedDisk()
-    log = a_log(disk, max_bytes=2 * FRAME)
+    log = a_queue(disk, max_bytes=2 * FRAME)
     log.append([frame(0, nbytes=10 * FRAME)])
     assert found(disk) == [0]
     with pytest.raises(QueueFull):
@@ -534,12 +525,10 @@ def test_a_group_above_the_limit_goes_into_an_empty_queue() -> None:
 def test_a_start_on_a_full_disk_may_trim_and_goes_on_in_its_newest_segment() -> None:
     """That segment's head is durable, so nothing has to be written before an older one goes."""
     disk = SimulatedDisk()
-    log = a_log(disk, segment_bytes=1)
-    log.append([frame(0)])
-    log.append([frame(1)])
+    log = a_queue(disk, [1, 1], segment_bytes=1)
     log.close()
     commit(disk, "spark", 1)
-    log = a_log(disk)
+    log = a_queue(disk)
     disk.capacity = disk.used()
     with pytest.raises(QueueFull):
         log.append([frame(2)])
@@ -552,12 +541,9 @@ def test_a_start_on_a_full_disk_may_trim_and_goes_on_in_its_newest_segment() -> 
 
 
 def test_the_head_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> None:
-    log = a_log(SimulatedDisk(), segment_bytes=1)
-    log.append([frame(0)])
-    log.append([frame(1)])
+    log = a_queue(SimulatedDisk(), [1, 1], segment_bytes=1)
     for max_bytes, fits in ((log.nbytes, True), (log.nbytes - 1, False)):
-        other = a_log(SimulatedDisk(), segment_bytes=1, max_bytes=max_bytes)
-        other.append([frame(0)])
+        other = a_queue(SimulatedDisk(), [1], segment_bytes=1, max_bytes=max_bytes)
         with contextlib.nullcontext() if fits else pytest.raises(QueueFull):
             other.append([frame(1)])
 

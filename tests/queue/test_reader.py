@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk, SimulatedFile
 from tests.tools.measures import no_file_stays_open
 from tests.tools.queues import (
+    DIRECTORY,
     HEAD_BYTES,
+    a_queue,
+    a_reader,
     batch,
     frame,
     ids,
+    path_of,
     published,
     put,
     rows,
@@ -31,23 +35,6 @@ from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
 from twisted_msgproto.queue import OS_DISK, Landed, QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.verify import segments, verify
 from twisted_msgproto.testing import BrokenDisk
-
-DIRECTORY = "/queue"
-
-
-def a_queue(disk: SimulatedDisk, counts: list[int], **options: int) -> SegmentLog:
-    log = SegmentLog(DIRECTORY, disk=disk, **options)
-    for count in counts:
-        log.append([frame(log.end, count)])
-    return log
-
-
-def a_reader(disk: SimulatedDisk) -> QueueReader:
-    return QueueReader(DIRECTORY, disk=disk)
-
-
-def path_of(name: str | int) -> str:
-    return f"{DIRECTORY}/{segment_name(name) if isinstance(name, int) else name}"
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 1000, 1 << 20])
@@ -122,7 +109,7 @@ def test_a_segment_that_is_cut_while_it_is_read_is_awaited(counts: list[int]) ->
     log = SegmentLog(DIRECTORY, disk=disk, segment_bytes=7 << 20)
     for count in counts:
         log.append([frame(log.end, count, nbytes=2 << 20)])
-    path = f"{DIRECTORY}/{0:020d}.segment"
+    path = path_of(0)
     whole = disk.bytes_of(path)
     reader = a_reader(disk)
     found = iter(reader.read(0, 3, 1))
@@ -191,9 +178,9 @@ def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
     disk = SimulatedDisk()
     a_queue(disk, [3])
     if missing:
-        disk.remove(f"{DIRECTORY}/end")
+        disk.remove(path_of("end"))
     else:
-        disk.spoil(f"{DIRECTORY}/end", b"")
+        disk.spoil(path_of("end"), b"")
     described = a_reader(disk).describe()
     assert (described.begin, described.end) == (0, 0)
     assert (described.bytes, described.waiting_bytes, described.oldest) == (0, 0, None)
@@ -202,16 +189,11 @@ def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
 # -- damage ---------------------------------------------------------------------------------------
 
 
-def spoiled(disk: SimulatedDisk, at: int, *, first: int = 0) -> None:
-    path = f"{DIRECTORY}/{first:020d}.segment"
-    disk.flip(path, at)
-
-
 def test_only_the_part_of_a_damaged_range_which_was_asked_for_is_remembered() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [1, 5, 1])
-    octets = disk.bytes_of(f"{DIRECTORY}/{0:020d}.segment")
-    spoiled(disk, octets.find(b"\x93MPF", HEAD_BYTES + 6))
+    octets = disk.bytes_of(path_of(0))
+    disk.flip(path_of(0), octets.find(b"\x93MPF", HEAD_BYTES + 6))
     reader = a_reader(disk)
     assert [one.num_rows for one in reader.read(2, 4)] == []
     assert reader.damaged() == [(2, 4)]
@@ -220,10 +202,10 @@ def test_only_the_part_of_a_damaged_range_which_was_asked_for_is_remembered() ->
 def test_what_the_writer_noted_is_known_to_every_reader() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [2, 2]).close()
-    spoiled(disk, 150)
+    disk.flip(path_of(0), 150)
     SegmentLog(DIRECTORY, disk=disk).close()
     assert a_reader(disk).damaged() == [(0, 2)]
-    disk.spoil(f"{DIRECTORY}/damaged", disk.bytes_of(f"{DIRECTORY}/damaged") + b"damaged 5 x\n")
+    disk.spoil(path_of("damaged"), disk.bytes_of(path_of("damaged")) + b"damaged 5 x\n")
     assert a_reader(disk).damaged() == [(0, 2)]
 
 
@@ -264,8 +246,8 @@ def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
 def test_an_end_which_is_just_being_written_is_read_again() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [3])
-    good = disk.bytes_of(f"{DIRECTORY}/end")
-    disk.spoil(f"{DIRECTORY}/end", published(9, 0, 0)[:20] + good[20:])
+    good = disk.bytes_of(path_of("end"))
+    disk.spoil(path_of("end"), published(9, 0, 0)[:20] + good[20:])
     reader = a_reader(disk)
     read_file = SimulatedFile.read
     reads = []
@@ -273,7 +255,7 @@ def test_an_end_which_is_just_being_written_is_read_again() -> None:
     def read(self: SimulatedFile, position: int, nbytes: int) -> bytes:
         reads.append(position)
         if len(reads) == 3:
-            disk.spoil(f"{DIRECTORY}/end", good)
+            disk.spoil(path_of("end"), good)
         return read_file(self, position, nbytes)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -285,7 +267,7 @@ def test_an_end_which_is_just_being_written_is_read_again() -> None:
 def test_an_end_damaged_for_good_says_what_mends_it() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [3])
-    disk.spoil(f"{DIRECTORY}/end", b"\xff" * 48)
+    disk.spoil(path_of("end"), b"\xff" * 48)
     with pytest.raises(QueueCorrupt, match="the gateway mends it when it starts"):
         a_reader(disk).end()
     log.append([frame(3)])
@@ -313,7 +295,7 @@ def test_a_consumer_behind_what_was_trimmed_is_told_the_beginning() -> None:
     reader = a_reader(disk)
     reader.commit("spark", 3)
     log.trim()
-    disk.spoil(f"{DIRECTORY}/consumers/spark", b"damaged")
+    disk.spoil(path_of("consumers/spark"), b"damaged")
     assert reader.register("spark") == 3
 
 
@@ -418,7 +400,7 @@ def test_what_is_committed_at_a_second_try_stays_so_after_a_loss_of_power(seed: 
 def test_a_consumer_of_another_queue_has_committed_nothing() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [5])
-    path = f"{DIRECTORY}/consumers/spark"
+    path = path_of("consumers/spark")
     a_reader(disk).commit("spark", 3)
     disk.spoil(path, sealed(f"offset {3:020d} queue {'f' * 32}"))
     assert a_reader(disk).consumers() == {"spark": 0}
@@ -493,7 +475,7 @@ def test_a_head_that_is_damaged_proves_nothing__NB_12(spoilt: bool) -> None:
     reader.commit("spark", 3)
     log.trim()
     if spoilt:
-        spoiled(disk, HEAD_BYTES - 1, first=3)
+        disk.flip(path_of(3), HEAD_BYTES - 1)
     assert reader.place(3) == dataclasses.replace(place, witness=0 if spoilt else place.witness)
     reader.check(place)
 
@@ -657,9 +639,8 @@ def test_another_queue_in_the_place_of_this_one_is_refused() -> None:
 def test_what_waits_behind_damage_is_told_of_the_next_row_that_is_whole() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [2, 2, 2], segment_bytes=1)
-    octets = bytearray(disk.bytes_of(path_of(2)))
-    octets[HEAD_BYTES + 10] ^= 1
-    disk.spoil(path_of(2), bytes(octets))
+    octets = disk.bytes_of(path_of(2))
+    disk.flip(path_of(2), HEAD_BYTES + 10)
     assert a_reader(disk).describe(Landed(2)).oldest == BEGAN + 4
     disk.remove(path_of(4))
     disk.spoil(path_of("end"), published(4, 2, len(octets)))

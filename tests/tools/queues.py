@@ -15,7 +15,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from twisted_msgproto import MessageBatch
-from twisted_msgproto.queue import OS_DISK, SCHEMA, Disk, QueueReader, QueueWriter
+from twisted_msgproto.queue import OS_DISK, SCHEMA, Disk, QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.flight_server import QueueFlightServer
 from twisted_msgproto.queue.payload import Encoded, encode
 
@@ -139,6 +139,27 @@ class Frame(NamedTuple):
 
 def segment_name(first: int) -> str:
     return f"{first:020d}.segment"
+
+
+DIRECTORY = "/queue"
+"""Of a simulated disk."""
+
+
+def a_queue(disk: Disk, counts: Sequence[int] = (), **options: Any) -> SegmentLog:
+    """A log in :data:`DIRECTORY` with a group for each count of messages."""
+    log = SegmentLog(DIRECTORY, disk=disk, **options)
+    for count in counts:
+        log.append([frame(log.end, count)])
+    return log
+
+
+def a_reader(disk: Disk) -> QueueReader:
+    return QueueReader(DIRECTORY, disk=disk)
+
+
+def path_of(name: str | int) -> str:
+    """The path of a file of it, or of the segment that begins at an offset."""
+    return f"{DIRECTORY}/{segment_name(name) if isinstance(name, int) else name}"
 
 
 def frames_of(segment: bytes) -> list[Frame]:
