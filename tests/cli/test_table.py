@@ -56,14 +56,6 @@ def store(s3: Store) -> Store:
     return s3
 
 
-@pytest.mark.parametrize("action", ["counts", "verify", "compact", "vacuum", "rewind"])
-def test_a_file_is_no_table_in_words(tmp_path: Path, action: str) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    told = msgproto("table", action, file, status=2)
-    assert told.endswith(f"{file}/_delta_log: Not a directory\n") and told.count("\n") == 1, told
-
-
 def test_counts(landed: Landed) -> None:
     octets = sum(file.size for file in landed.table.files())
     assert landed.msgproto("counts").splitlines() == [
@@ -303,11 +295,12 @@ def test_what_an_operator_did_wrong_is_one_line(
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("action", ["counts", "verify", "compact", "vacuum", "rewind"])
+@pytest.mark.parametrize("action", ["counts", "rewind"])
 def test_no_table_is_one_line(tmp_path: Path, action: str) -> None:
-    told = msgproto("table", action, tmp_path / "nothing", status=2)
-    assert "is not a table" in told
-    assert told.count("\n") == 1
+    (tmp_path / "file").touch()
+    for name, words in (("nothing", "is not a table"), ("file", "_delta_log: Not a directory\n")):
+        told = msgproto("table", action, tmp_path / name, status=2)
+        assert words in told and told.count("\n") == 1, told
 
 
 def test_a_torn_version_is_one_line(landed: Landed) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -69,20 +68,16 @@ class BatchHook:
 
 
 class MessageHook:
-    def ends(self: Any, end: Callable[[Any], Any]) -> None:
-        def hook(server: Any, message: Any) -> Any:
-            end(server)
+    def test_one_that_drains_the_server(self: Any) -> None:
+        def hook(server: Any, message: Any) -> None:
+            server.factory.drain()
 
         world = self.world(SafeSink(), hooks={"message": hook})
-        one = world.join()
-        sent = one.send(b"one")
+        sent = world.join().send(b"one")
         world.wait(20)
         self.assertTrue(sent.called)
         self.ignore(sent)
         self.assertEqual(world.tracebacks, [])
-
-    def test_one_that_drains_the_server(self: Any) -> None:
-        MessageHook.ends(self, lambda server: server.factory.drain())
 
     @only("sabc", "sabc-ws", "umq")
     def test_one_that_ends_the_session_and_answers(self: Any) -> None:
