@@ -19,7 +19,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.loading import read_token
 from twisted_msgproto.core.log_output import LogOutput, timed_line
 
-from .options import LOCATION, command, option
+from .options import FILE, LOCATION, command, option
 
 LOOK_SECONDS = 0.2
 
@@ -41,8 +41,8 @@ OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
     type=LOCATION,
     help="the token for all calls; default: a new one in DIR",
 )
-@option("--tls-cert", metavar="FILE", type=LOCATION, help="certificate chain, PEM")
-@option("--tls-key", metavar="FILE", type=LOCATION, help="its private key, PEM")
+@option("--tls-cert", metavar="FILE", type=FILE, help="certificate chain, PEM")
+@option("--tls-key", metavar="FILE", type=FILE, help="its private key, PEM")
 def run(arguments: SimpleNamespace) -> int:
     # Before Arrow is imported: its copy of OpenSSL reads the file when it is first used.
     os.environ.setdefault("OPENSSL_CONF", str(OPENSSL))
@@ -59,8 +59,8 @@ def run(arguments: SimpleNamespace) -> int:
         arguments.queue,
         arguments.listen,
         token=token,
-        certificate=_read(arguments.tls_cert),
-        key=_read(arguments.tls_key),
+        certificate=arguments.tls_cert and arguments.tls_cert.read_bytes(),
+        key=arguments.tls_key and arguments.tls_key.read_bytes(),
         report=lambda line: log.write(f"{timed_line(time.time(), line)}\n"),
     )
     serving = threading.Thread(target=server.serve, name="flight", daemon=True)
@@ -72,12 +72,3 @@ def run(arguments: SimpleNamespace) -> int:
     server.close()
     log.close()
     return 0
-
-
-def _read(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
