@@ -39,6 +39,7 @@ spark = pytest.mark.xdist_group("spark")
         ({"lumberjack": Count(5, 5, 5, 4)}, 0, 1),
         ({"lumberjack": Count(5, 5, 4, 5)}, 0, 1),
         ({"lumberjack": Count(5, 5, 6)}, 0, 1),
+        ({"lumberjack": Count(1, 1)}, 0, 1),  # none of its rows is in the table
         ({"lumberjack": Count(5, 4, 4)}, 0, 1),
         ({"lumberjack": Count(5, 4, 5)}, 0, 1),
         ({"lumberjack": Count(0, 0, 0)}, 0, 1),

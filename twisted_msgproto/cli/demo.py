@@ -163,7 +163,6 @@ class Demo:
         self.protocols: dict[str, Registered] = shown_protocols()
         self._line = Line(sys.stdout)
         self._began = time.monotonic()
-        self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
 
     def run(self, keep_running: bool = False) -> int:
         """Run the demo and report; return 0 if the counts agree.
@@ -180,9 +179,10 @@ class Demo:
                 say(f"gateway: a server each for {', '.join(self.protocols)}, one queue")
                 gateway = children.start("gateway", "gateway", "--config", str(self.file))
                 addresses = self._addresses(gateway)
+                [address] = addresses.pop("status")
+                page = f"http://{address.removeprefix('tcp:')}/"
                 for name, found in addresses.items():
                     say(f"  {name} listening on {' and '.join(found)}")
-                page = self._page(gateway)
                 say(f"live page: {page}")
                 reader, first = self._open_queue()
                 say("bridge: Spark starts (some seconds) and follows the queue")
@@ -215,7 +215,7 @@ class Demo:
     def _shown(self, queue_id: str, first: int) -> Iterator[str]:
         from twisted_msgproto.spark.landed_table import LandedTable
 
-        rows = landed_rows(LandedTable(self.table), queue_id, first)
+        rows = landed_rows(LandedTable(self.table), queue_id, first, "body", *SHOWN)
         if not rows.num_rows:
             return
         yield "one row of each protocol:"
@@ -231,16 +231,6 @@ class Demo:
                 for server in servers:
                     self._must_run(server)
                 time.sleep(LOOK_SECONDS)
-
-    def _page(self, gateway: Child) -> str:
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            self._must_run(gateway)
-            for line in gateway.lines():
-                if match := re.search(r"status listening on tcp:(\S+)$", line):
-                    return f"http://{match[1]}/"
-            time.sleep(LOOK_SECONDS / 4)
-        raise failed(gateway, f"shows no page after {START_SECONDS:.0f} s")
 
     def _start_clients(
         self, children: Children, addresses: dict[str, list[str]]
@@ -265,6 +255,7 @@ class Demo:
     def _addresses(self, gateway: Child) -> dict[str, list[str]]:
         deadline = time.monotonic() + START_SECONDS
         wanted = {name: protocol.demo_addresses for name, protocol in self.protocols.items()}
+        wanted["status"] = 1
         addresses: dict[str, list[str]] = {name: [] for name in wanted}
         while any(len(found) < wanted[name] for name, found in addresses.items()):
             self._must_run(gateway)
@@ -290,7 +281,7 @@ class Demo:
 
         table = LandedTable(self.table)
         before = table.count()
-        self._moved = (time.monotonic(), (0, 0))
+        moved = (time.monotonic(), (0, 0))  # when something moved last, and where it stood
         while True:
             for server in servers:
                 self._must_run(server)
@@ -311,9 +302,9 @@ class Demo:
                     if by_offset >= on_disk:
                         return
             now = time.monotonic()
-            if (on_disk, landed) != self._moved[1]:
-                self._moved = (now, (on_disk, landed))
-            elif now - self._moved[0] > STILL_SECONDS:
+            if (on_disk, landed) != moved[1]:
+                moved = (now, (on_disk, landed))
+            elif now - moved[0] > STILL_SECONDS:
                 raise DemoFailed(
                     f"nothing has moved for {STILL_SECONDS:.0f} s: {on_disk} on disk,"
                     f" {landed} landed; the logs are in {self.logs}"
@@ -350,13 +341,8 @@ class Demo:
 
 
 def landed_since(table: LandedTable, gateway: str, first: int) -> dict[str, int]:
-    import pyarrow.compute as pc
-
-    rows = table.read(["gateway", "offset", "protocol"])
-    mine = pc.and_(
-        pc.equal(rows.column("gateway"), gateway), pc.greater_equal(rows.column("offset"), first)
-    )
-    grouped = rows.filter(mine).group_by("protocol").aggregate([([], "count_all")])
+    rows = landed_rows(table, gateway, first, "protocol")
+    grouped = rows.group_by("protocol").aggregate([([], "count_all")])
     names, numbers = grouped.column("protocol"), grouped.column("count_all")
     return dict(zip(names.to_pylist(), numbers.to_pylist(), strict=True))
 
@@ -436,10 +422,10 @@ BODY_MAX: Final = 36
 CELL_MAX: Final = 26
 
 
-def landed_rows(table: LandedTable, gateway: str, first: int) -> pa.Table:
+def landed_rows(table: LandedTable, gateway: str, first: int, *columns: str) -> pa.Table:
     import pyarrow.compute as pc
 
-    rows = table.read(["gateway", "offset", "body", *SHOWN])
+    rows = table.read(["gateway", "offset", *columns])
     mine = pc.and_(
         pc.equal(rows.column("gateway"), gateway), pc.greater_equal(rows.column("offset"), first)
     )
