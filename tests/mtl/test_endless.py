@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 import struct
 import threading
@@ -32,7 +31,7 @@ from tests.mtl.cases import (
     until_cut_off,
 )
 from tests.mtl.plain import PATIENCE_MS, Plain
-from tests.tools.processes import Launched, Launcher, launching
+from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConnectionClosed
 from twisted_msgproto.mtl import MtlClientFactory, zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
@@ -327,59 +326,3 @@ class Servers(MtlCase):
         client.abort()
         self.failureResultOf(opened, ConnectionClosed)
         self.assertLess(server.sent, SENT_BYTES_MAX)
-
-
-CONTENT = 8 * MIB
-PEER = 64 * MIB
-UNSAFE = 16 * MIB
-UNDER_WAY = 6 * CONTENT
-"""Contents which libzmq reads or writes just now, and those which a turn has in its hands."""
-
-SLACK = 16 * MIB
-BODIES = 64
-"""So many times CONTENT is far above every bound."""
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Launched]:
-    with launching(tmp_path) as launch:
-        yield launch(
-            *(f"content-bytes={CONTENT + 1024}", f"peer-bytes={PEER}"),
-            *(f"unsafe-bytes={UNSAFE}", "liveness=600", "session-idle=600"),
-            module="tests.mtl.held",
-        )
-
-
-def resident_most(server: Launched) -> int:
-    """The most bytes which the process ever had in memory."""
-    status = Path(f"/proc/{server.pid}/status").read_text()
-    return 1024 * int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1])
-
-
-def test_a_writer_of_large_contents_cannot_fill_a_server_which_does_not_read(
-    server: Launched,
-) -> None:
-    """MT-24, MT-29: libzmq holds at most ``peer-bytes``; nothing is lost, others are served."""
-    address = server.address("mtl")
-    with Plain(address, prepare=lambda socket: socket.set(zmq.SNDHWM, 1)) as hostile:
-        writer = hostile.ready("ingest").flow("Writer", ["a"])
-        before = resident_most(server)
-        body = bytes(CONTENT)
-        sent = 0
-        held = 0
-        while sent < BODIES:
-            if writer.socket.poll(2000, zmq.POLLOUT):
-                last = writer.content("a", body)
-                sent += 1
-                continue
-            # A busy machine is slow, which is not the same as full.
-            before_that, held = held, resident_most(server) - before
-            if held >= UNSAFE and held == before_that:
-                break
-        assert sent < BODIES
-        assert UNSAFE <= held <= UNSAFE + PEER + UNDER_WAY + SLACK
-        with Plain(address) as other:
-            other.ready("ingest").flow("Writer", ["b"], lease=False)
-        server.signal(signal.SIGUSR1)
-        writer.confirmed(last)
-        assert resident_most(server) - before <= UNSAFE + PEER + UNDER_WAY + SLACK

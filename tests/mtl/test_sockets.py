@@ -339,7 +339,38 @@ class Held(MtlCase):
         self.assertEqual(factory.snapshot()["profiles"]["test"], {})  # nothing was missed
 
 
+MIB = 1 << 20
+
+
 class BackPressure(MtlCase):
+    @run
+    async def test_a_writer_of_large_contents_waits_where_nobody_reads(self) -> None:
+        """MT-24, MT-29: libzmq holds at most ``peer-bytes``; nothing is lost, others are served."""
+        sink = HeldSink(at_once=False)
+        limits: dict[str, object] = {"content-bytes": MIB + 1024, "peer-bytes": 8 * MIB}
+        limits |= {"unsafe-bytes": 2 * MIB, "heartbeat": 100, "liveness": 1000}
+        factory = self.server(sink, limits=limits)
+        address = factory.addresses[0]
+
+        def fill() -> int:
+            with (
+                Plain(address, prepare=lambda socket: socket.set(zmq.SNDHWM, 1)) as hostile,
+                Plain(address) as other,
+            ):
+                writer = hostile.ready("ingest").flow("Writer", ["a"])
+                sent = 0
+                while sent < 64 and writer.socket.poll(2000, zmq.POLLOUT):
+                    last = writer.content("a", bytes(MIB))
+                    sent += 1
+                other.ready("ingest").flow("Writer", ["b"], lease=False)
+                reactor.callFromThread(sink.release_all)
+                writer.confirmed(last)
+                return sent
+
+        sent = await deferToThread(fill)
+        self.assertTrue(2 <= sent <= 24, sent)  # with what each kernel holds, and a turn
+        self.assertEqual(len(sink.bodies), sent)
+
     @run
     async def test_a_turn_reads_no_more_than_some_bytes(self) -> None:
         """MT-24, MT-29: large contents come in small batches."""
