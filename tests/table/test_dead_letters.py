@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,24 @@ from tests.tools.tables import (
 )
 from twisted_msgproto.core.errors import (
     ConfigurationError,
+    Overtaken,
     QueueAway,
     QueueMismatch,
     TableChanged,
     TableError,
 )
+from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.spark.source_options import open_range
-from twisted_msgproto.table import preflight
+from twisted_msgproto.table import preflight, retention
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.dead_letters import DEAD_SCHEMA, DeadLetters, FunctionFailed
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.proof import verify
-from twisted_msgproto.table.retention import vacuum
+from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.rewind import rewind
 
 Tasks = Sequence[Sequence[Range]]
@@ -521,6 +524,86 @@ def set_back(table: Table, gateway: Gateway) -> None:
     table.storage.delete(first.path)
     done = rewind(opened_again(table), Run.new(), queues={gateway.id: gateway.reader})
     assert done.gateways[0].place.offset == 0
+
+
+@pytest.mark.usefixtures("keeping")
+def test_dead_letters_stay_dead_when_the_main_table_is_set_back(pair: Pair, a: Gateway) -> None:
+    """The function was mended meanwhile, and spoilt elsewhere."""
+    a.put(30)
+    pair.land(Function({2, 3}), a)
+    set_back(pair.main, a)
+    assert verify(opened_again(pair.main)).intact
+    a.put(10)
+    pair.land(Function({7, 35}), a)
+    pair.check(a, {2, 3, 7, 35})
+    set_back(pair.main, a)
+    pair.land(Function(()), a)
+    pair.check(a, {2, 3, 7, 35})
+
+
+@pytest.mark.usefixtures("keeping")
+def test_rows_that_wait_are_judged_again_when_their_table_is_set_back(
+    pair: Pair, a: Gateway
+) -> None:
+    a.put(30)
+    stopped_between(pair, Function({2, 3}), a)
+    set_back(pair.main, a)
+    pair.land(Function({3}), a)
+    pair.check(a, {3})
+
+
+def test_days_that_expire_while_places_are_set_back_stay_counted(
+    pair: Pair, a: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(3):
+        a.put(20, day=day)
+    pair.land(Function({2, 30}), a)
+
+    class Meanwhile(QueueReader):
+        def place(self, offset: int) -> Landed:
+            expire(opened_again(pair.main), date(2023, 11, 16), Run.new())
+            return super().place(offset)
+
+    queues = {a.id: Meanwhile(a.directory)}
+    with pytest.raises(TableError, match="then rewind again"):
+        rewind(opened_again(pair.main), Run.new(), queues=queues)
+    rewind(opened_again(pair.main), Run.new(), queues=queues)
+    assert verify(opened_again(pair.main)).intact
+    # The other way round: what is expired is counted on top of what the rewind has counted.
+    expire(opened_again(pair.main), date(2023, 11, 17), Run.new())
+    table, real = opened_again(pair.main), retention.days_before
+
+    def meanwhile(*given: Any) -> Any:
+        found = real(*given)
+        rewind(opened_again(pair.main), Run.new(), queues={a.id: a.reader})
+        return found
+
+    monkeypatch.setattr(retention, "days_before", meanwhile)
+    expire(table, date(2023, 11, 18), Run.new())
+    assert verify(opened_again(pair.main)).intact
+
+
+def test_a_batch_is_not_counted_on_top_of_what_a_rewind_has_counted_anew(
+    pair: Pair, a: Gateway
+) -> None:
+    a.put(20)
+    pair.land(Function({2}), a)
+    expire(opened_again(pair.main), date(2023, 11, 16), Run.new())
+    a.put(20, day=1)
+    loop = pair.loop(Function({30}), a)
+    assert loop.letters is not None
+    real = loop.letters.notes
+
+    def meanwhile(*given: Any) -> Any:
+        notes = real(*given)
+        rewind(opened_again(pair.main), Run.new(), queues={a.id: a.reader})
+        return notes
+
+    loop.letters.notes = meanwhile  # type: ignore[method-assign]
+    with pytest.raises(Overtaken, match="changed msgproto-rejected"):
+        loop.run()
+    pair.land(Function({30}), a)
+    assert verify(opened_again(pair.main)).intact
 
 
 @pytest.mark.usefixtures("keeping")

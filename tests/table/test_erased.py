@@ -108,6 +108,19 @@ def lose_a_file(table: Table) -> None:
     table.storage.delete(first.path)
 
 
+def test_the_remedy_alone_does_not_land_an_erased_row_again__RD_30(
+    table: Table, a: Gateway
+) -> None:
+    """No bridge has seen the DELETE when the table is rewound."""
+    a.put(20)
+    drain(opened_again(table), [a.directory])
+    delta(table).delete("offset = 0")
+    rewind(opened_again(table), Run.new(), queues={a.id: a.reader})
+    drain(opened_again(table), [a.directory])
+    assert counted_rows(table) == expected_rows(a, 1, 21)
+    check_sum(table, a, 1)
+
+
 def test_a_delete_while_a_batch_is_read_is_noted_with_it__RD_30(local: Table, a: Gateway) -> None:
     a.put(20)
     drain(opened_again(local), [a.directory])
