@@ -267,25 +267,6 @@ def test_a_process_out_of_descriptors_lives_and_serves_again(launch, tmp_path):
 # ── SIGTERM ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_sigterm_under_load_ends_before_a_supervisor_kills(launch, tmp_path):
-    """FAULTS, SIGTERM under load: what was acknowledged is kept, nobody has to kill; LJ-13."""
-    queue = tmp_path / "queue"
-    for _ in range(3):
-        server, port = lumberjack(launch, "--queue", queue)
-        shippers = [Shipper(f"{server.pid}-{number}", port, pace=0) for number in range(4)]
-        for shipper in shippers:
-            shipper.start()
-        for shipper in shippers:
-            shipper.await_more(500)
-        # Its own end: by the signal, as twistd has it since Twisted 24, not by SIGKILL.
-        assert server.end(seconds=SUPERVISOR_SECONDS) in (0, -signal.SIGTERM), server.output
-        found = set(bodies(queue))
-        for shipper in shippers:
-            shipper.finish()
-            assert shipper.acknowledged <= found
-        assert "Traceback" not in server.output
-
-
 ADDRESSES = {
     "micromsg2": "tcp:127.0.0.1:{}",
     "sabc": "tcp:127.0.0.1:{}",
