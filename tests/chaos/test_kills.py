@@ -1,6 +1,6 @@
 """Real processes, killed with SIGKILL under load: gateway and bridge, and then the exact table.
 
-Several bridges on one table, and tasks which Spark has to run again: real processes, exact.
+Two bridges on one table, too: real processes, exact.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import signal
 import socket
 from collections import Counter
@@ -27,7 +26,6 @@ from tests.tools.loops import landed_offsets
 from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone
 from tests.tools.s3 import Store
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.consumers import read_statuses
 
 START_SECONDS = 600.0
 """How long a bridge may take to its next step on a machine with much else to do."""
@@ -232,26 +230,3 @@ def test_of_two_bridges_of_one_gateway_one_ends_and_names_the_other__TB_03_TB_04
     last = here(launch, queue, "--once")
     assert last.wait(seconds=START_SECONDS) == 0, last.output
     assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(written))}
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("spark")
-def test_a_task_which_spark_runs_again_lands_its_rows_once(
-    launch: Launcher, tmp_path: Path
-) -> None:
-    """Its worker dies after the files are written; those of the first run are in no commit."""
-    queue, marker = tmp_path / "queue", tmp_path / "failed"
-    write(queue, messages(0, 1500))
-    process = launch(
-        *("--fail-once", marker, "bridge", "--queue", queue, "--table", "table", "--once"),
-        *("--master", "local[2,4]"),
-        module="tests.tools.dying",
-    )
-    assert process.wait(seconds=START_SECONDS) == 0, process.output
-    assert marker.exists()
-    [status] = read_statuses(queue)
-    assert status["failed_batches"] == 0, "Spark itself has run the task again"
-    assert not re.search("run again", process.output)
-    assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
-    assert list(QueueReader(queue).consumers().values()) == [1500]
-    assert len(list((tmp_path / "table").rglob("*.parquet"))) == 2
