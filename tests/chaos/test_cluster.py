@@ -35,7 +35,6 @@ from tests.tools.processes import (
     environment,
     launching,
 )
-from tests.tools.s3 import Store
 from twisted_msgproto.queue import QueueReader
 
 START_SECONDS = 300.0
@@ -114,7 +113,7 @@ class Bridges:
         spark: Cluster,
         queues: Sequence[str | Path],
         table: str | Path,
-        *options: str | Path,
+        *secrets: str | Path,
     ) -> None:
         self._launch = launch
         places = [word for queue in queues for word in ("--queue", queue)]
@@ -125,21 +124,18 @@ class Bridges:
             f"spark.executor.extraJavaOptions={java_classes.options()}",
         )
         conf = [word for setting in settings for word in ("--conf", setting)]
-        self._words = (*places, "--table", table, "--master", spark.master, *conf)
-        self._options = options
+        self._words = (*places, "--table", table, "--master", spark.master, *conf, *secrets)
 
     @classmethod
-    def of_sites(
-        cls, launch: Launcher, spark: Cluster, sites: list[Site], table: str, *options: str
-    ) -> Bridges:
+    def of_sites(cls, launch: Launcher, spark: Cluster, sites: list[Site], table: str) -> Bridges:
         here = launch.directory
         secrets = ("--token-file", here / "token", "--tls-ca", here / "authority.pem")
         places = [site.address for site in sites]
-        return cls(launch, spark, places, table, *secrets, *options)
+        return cls(launch, spark, places, table, *secrets)
 
     def __call__(self, *options: str, here: bool = False) -> Launched:
         """Start one; ``here``: without Java, as after the kills of tests/chaos/test_kills.py."""
-        words = ("bridge", *self._words, *self._options, *options)
+        words = ("bridge", *self._words, *options)
         if here:
             return self._launch("--here", *words, module="tests.tools.dying")
         return self._launch(*words)
@@ -151,11 +147,9 @@ def next_batch(bridge: Launched) -> None:
     bridge.line(BATCH, nth=seen + 1, seconds=START_SECONDS)
 
 
-def landed(table: str, storage: Mapping[str, str] | None = None) -> dict[str, Counter[int]]:
+def landed(table: str) -> dict[str, Counter[int]]:
     """How often each offset is in the table, by gateway; read by delta-rs."""
-    rows = DeltaTable(table, storage_options=dict(storage or {})).to_pyarrow_table(
-        columns=["gateway", "offset"]
-    )
+    rows = DeltaTable(table).to_pyarrow_table(columns=["gateway", "offset"])
     found: dict[str, Counter[int]] = {}
     for gateway, offset in zip(
         *(rows[name].to_pylist() for name in rows.column_names), strict=True
@@ -235,46 +229,14 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(1800)
-@pytest.mark.long
-def test_a_cluster_lands_on_s3(
-    launch: Launcher,
-    spark_cluster: Cluster,
-    sites: list[Site],
-    s3: Store,
-) -> None:
-    """Each offset is in the table on S3 exactly once, though the driver is killed.
-
-    tests/spark/test_transform.py does so with a bridge on one machine, and the test above lands
-    with a cluster.
-    """
-    table, storage = s3.new_location(), s3.options
-    words = [word for key, value in storage.items() for word in ("--storage", f"{key}={value}")]
-    start = Bridges.of_sites(launch, spark_cluster, sites, table, *words)
-    bridge = start()
-    bridge.line(BATCH, seconds=START_SECONDS)
-    bridge.kill()
-    for site in sites:
-        site.finish()
-    drained = start("--once")
-    assert drained.wait(seconds=START_SECONDS) == 0, drained.output
-    assert landed(table, storage) == expected(sites)
-
-
-# One which does not exist is the usual one, and the end of the bridge is the same for both.
-@pytest.mark.slow
-@pytest.mark.xdist_group("spark")
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "python", ["/nowhere/python3", pytest.param("/bin/false", marks=pytest.mark.long)]
-)
 def test_workers_which_cannot_run_the_task_end_the_bridge_with_one_line(
-    launch: Launcher, spark_cluster: Cluster, tmp_path: Path, python: str
+    launch: Launcher, spark_cluster: Cluster, tmp_path: Path
 ) -> None:
     """TB-14: a cluster whose workers lack the Python which the driver names."""
     write(tmp_path / "queue", messages(0, 10))
     start = Bridges(launch, spark_cluster, [tmp_path / "queue"], tmp_path / "table")
     # One executor is enough: each costs a start of Java.
-    words = ("--conf", f"spark.pyspark.python={python}", "--conf", "spark.cores.max=1")
+    words = ("--conf", "spark.pyspark.python=/nowhere/python3", "--conf", "spark.cores.max=1")
     bridge = start(*words)
     assert bridge.wait(seconds=START_SECONDS) == 2, bridge.output
     [line] = [line for line in bridge.lines if line.startswith("msgproto bridge:")]
