@@ -325,7 +325,7 @@ def passes_what_is_not_read() -> AbstractContextManager[object]:
     """What is in memory is delivered before what has to be read back."""
 
     def run(self: BrokerQueue, most: int) -> list[Any]:
-        ready = [self.messages.get(message_id) for message_id in self.waiting.front(most)]
+        ready = [self.messages.get(message_id) for message_id in self.waiting.head(most)[0]]
         return [message for message in ready if message is not None]
 
     return mock.patch.object(BrokerQueue, "ready_run", run)
