@@ -386,7 +386,7 @@ def test_a_tried_message_costs_little_wherever_it_is(
 
 def test_messages_that_are_rejected_one_by_one_cost_a_broker_little() -> None:
     """NB-02: all wait on disk, and all were tried."""
-    count = 3000
+    count = 1000
     one = broker(durable=True, broker_memory_bytes=1, queue_messages=count)
     one.store.restore(ORDERS, range(count), [400] * count, [int(NOW)] * count, NOW)
     reader = subscribed(one, window=count)
