@@ -482,17 +482,6 @@ def test_a_body_in_single_bytes_is_read_and_held_in_little(name: str, framing: s
 # ── WebSocket ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n\r\n", b"\r\n\r\n\0", b"\r\n\r\n\r\n\r\n\0"])
-def test_on_websocket_a_command_may_end_after_its_last_header(end: bytes) -> None:
-    """SA-02."""
-    for command, event in (
-        ("DISCONNECT", "DisconnectReceived"),
-        ("DISCONNECTING", "DisconnectingReceived"),
-    ):
-        server = open_server(framed=True)
-        assert names(server.receive([f"{command}\r\n{OURS}".encode() + end], NOW)) == [event]
-
-
 NO_FRAMES = [
     (b"", "framing"),
     (b"MESSAGE", "framing"),

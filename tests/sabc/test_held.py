@@ -154,8 +154,6 @@ MESSAGES = {
     "headers that are wide": lambda n: msg(
         b"", msg_id=f"{n}", **{name: WIDE for name in [*named(0)][:20]}
     ),
-    "plain and short": lambda n: msg(b"body", msg_id=f"{n}"),
-    "odd": lambda n: msg(b"x", msg_id=f"{n}".zfill(900), send_only="yes"),
     "headers": lambda n: msg(b"", msg_id=f"{n}", send_only="yes", **named(0, "yes")),
     "headers in parts": lambda n: (
         part(b"", msg_id=f"{n}", **named(0, "yes")) + msg(b"", msg_id=f"{n}")

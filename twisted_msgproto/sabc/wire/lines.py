@@ -12,7 +12,7 @@ from sys import getsizeof
 
 from . import COMMANDS, CRLF, END, Bounds, Frame
 
-_CR, _LF = 13, 10
+_CR = 13
 
 
 def wide(texts: Iterable[str]) -> int:

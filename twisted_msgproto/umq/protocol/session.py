@@ -91,6 +91,7 @@ class UmqLink(SessionLink):
 
     factory: Any
     machine: Server | Client
+    machineKind: ClassVar[type[Server | Client]]
     wire: WebSocketWire
 
     # What most sessions never change stands here: an idle one weighs less.
@@ -109,6 +110,12 @@ class UmqLink(SessionLink):
         self.calls: Calls = Calls(self)
         self.topics: Topics = Topics(self)
         self.streams: Streams = Streams(self)
+
+    def makeMachine(self) -> Server | Client:
+        limits, every = self.factory.limits, self.factory.shared.session_memory
+        machine = self.machineKind(limits, self._now(), every=every)
+        machine.taken_at = self.takenAt
+        return machine
 
     # ── for the parts of the session ────────────────────────────────────────────────────────────
 

@@ -63,14 +63,9 @@ from .session import LIMITS, SUBPROTOCOL, UmqLink, UmqSession
 
 class UmqServerLink(UmqLink):
     machine: Server
+    machineKind = Server
     _deciding: Deferred[Any] | None = None
     _logout: Callable[[], Any] | None = None
-
-    def makeMachine(self) -> Server:
-        factory = self.factory
-        machine = Server(factory.limits, self._now(), every=factory.shared.session_memory)
-        machine.taken_at = self.takenAt
-        return machine
 
     def keptTooMuch(self, what: str) -> None:
         self.factory.limitMet(SESSION_LIMIT, what)
@@ -260,13 +255,8 @@ HELLO_BYTES: Final = max(HELLO_CHARACTERS + 32, HELLO_ATTACHMENT_BYTES)
 
 class UmqClientLink(ClientLink, UmqLink):
     machine: Client
+    machineKind = Client
     readsWhileUnread = True  # it writes calls, and reads their answers
-
-    def makeMachine(self) -> Client:
-        limits, every = self.factory.limits, self.factory.shared.session_memory
-        machine = Client(limits, self._now(), every=every)
-        machine.taken_at = self.takenAt
-        return machine
 
     def transportSecured(self) -> None:
         client = self.protocol
