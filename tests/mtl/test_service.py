@@ -111,7 +111,7 @@ def test_what_is_no_key_is_said_in_one_line__MT_31(tmp_path: Path, text: bytes) 
         with pytest.raises(ConfigurationError) as caught:
             read(str(file))
         assert str(file) in str(caught.value)
-    with pytest.raises(ConfigurationError, match="No such file"):
+    with pytest.raises(ConfigurationError, match=r"cannot read .*: No such file"):
         zeromq.read_key(str(tmp_path / "none"))
 
 
@@ -220,17 +220,21 @@ def test_send_says_where_contents_went_and_which_limit_is_in_the_way__RD_31__RD_
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("address", "says"),
     [
-        (["-e", "tcp://*:*"], "--insecure"),
-        (["-e", "tcp://127.0.0.1:*", "--curve-key", "a", "--curve-authorized", "b"], "cannot read"),
-        (["-e", "ipc:///no/such/directory/x"], "make its directory first"),
-        (["-e", f"ipc:///tmp/{'x' * 120}"], "is longer than 107 characters"),
+        ("ipc:///no/such/directory/x", "make its directory first"),
+        (f"ipc:///tmp/{'x' * 120}", "is longer than 107 characters"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(launch: Launcher, words: list[str], says: str) -> None:
+def test_where_nobody_can_listen_is_said_in_one_line(address: str, says: str) -> None:
+    told = pytest.raises(ConfigurationError, match=f"cannot listen on {address}: .*{says}")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket, told:
+        zeromq.bind(socket, address)
+
+
+def test_what_cannot_be_is_said_in_one_line(launch: Launcher) -> None:
     """MT-31"""
-    server = launch("mtl", *words, module="twisted")
+    server = launch("mtl", "-e", "tcp://*:*", module="twisted")
     assert server.wait() != 0
-    assert says in server.lines[-1]
+    assert "--insecure" in server.lines[-1]
     assert "Traceback" not in server.output

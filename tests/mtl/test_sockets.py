@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from select import select
@@ -370,6 +371,35 @@ class BackPressure(MtlCase):
         sent = await deferToThread(fill)
         self.assertTrue(2 <= sent <= 24, sent)  # with what each kernel holds, and a turn
         self.assertEqual(len(sink.bodies), sent)
+
+    @run
+    async def test_a_client_that_does_not_read_is_sent_no_more_than_it_may_hold__MT_29(
+        self,
+    ) -> None:
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
+            for option, value in (
+                (zmq.SNDHWM, 1), (zmq.SNDTIMEO, 2000), (zmq.LINGER, 0), (zmq.ROUTER_MANDATORY, 1),
+            ):  # fmt: skip
+                server.set(option, value)
+            port = server.bind_to_random_port("tcp://127.0.0.1")
+            limits: dict[str, object] = {"content-bytes": MIB, "peer-bytes": 8 * MIB}
+            client = self.client(f"tcp://127.0.0.1:{port}", limits | {"request-timeout": 60})
+            opened = client.open("host")
+            await until(lambda: server.poll(0))
+            peer, *_ = server.recv_multipart()
+            client.link.wire.pauseProducing()
+
+            def fill() -> int:
+                sent = 0
+                with contextlib.suppress(zmq.Again):
+                    while sent < 64:
+                        server.send_multipart([peer, bytes(MIB)])
+                        sent += 1
+                return sent
+
+            self.assertLess(await deferToThread(fill), 24)
+            client.abort()
+            await self.assertFailure(opened, ConnectionClosed)
 
     @run
     async def test_a_turn_reads_no_more_than_some_bytes(self) -> None:
