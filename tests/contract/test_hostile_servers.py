@@ -116,8 +116,6 @@ class Deaf:
         self.assertLess(len([one for one in said if self.is_written(one)]), 8_000)
         self.assertLess(self.waits(peer), UNSENT_BYTES + SLICE_BYTES)
 
-
-class Small:
     @only("micromsg2", "sabc")
     def test_small_answers_that_wait_are_few_pieces__NB_02(self: Any) -> None:
         """Each of 12 bytes needed 200 more."""
@@ -130,8 +128,5 @@ class Small:
         pieces = len(peer.client.link.wire.output._queue or ())
         self.assertLessEqual(pieces, 2 + 2 * self.waits(peer) // SLICE_BYTES)
 
-    def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.link.wire.output.nbytes)
 
-
-over_all(globals(), Deaf, Small)
+over_all(globals(), Deaf)
