@@ -159,9 +159,9 @@ def test_it_waits_no_longer_for_those_not_even_read_yet__RD_42(
     """Together they have more under way than there is room for, and all were there before it: it
     had waited for a turn of each of their addresses, a minute for 16.
     """
-    world = World(256 << 20)
+    world = World(85 << 20)
     crowd = [
-        Standing(world, 16_384, 384_000, address=str(number % addresses)) for number in range(3000)
+        Standing(world, 16_384, 384_000, address=str(number % addresses)) for number in range(1000)
     ]
     for _ in range(20):
         step(world, crowd)
