@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
-import json
 import re
-import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import damage_record, data_source, identity, messages, write
-from tests.spark.test_report import LOOPBACK, asked
+from tests.spark.test_report import LOOPBACK, asked, shown
 from tests.tools.loops import landed_offsets
 from tests.tools.processes import Launcher, environment
 from tests.tools.s3 import Store
@@ -178,7 +177,8 @@ def returns_rows(messages):
 
 def hesitant(messages):
     def each(offset):
-        if offset == 5 and os.path.exists("wait"):
+        if offset == 15:
+            open("waits", "w").close()
             time.sleep(600)
         if offset in (6, 10):
             raise ValueError("not this one")
@@ -307,10 +307,13 @@ def test_what_spark_says_about_a_failed_job_is_cut_to_a_line__TB_11(text: str, l
 class Landing:
     """Lands a queue through functions as the bridge does: plan, land, one commit."""
 
-    def __init__(self, spark: Any, queue: Path, table: Path) -> None:
-        self.runner = SparkRunner(spark.sparkContext, table / "spark.log")
+    def __init__(
+        self, spark: Any, queue: Path, table: Path | str, storage: dict[str, str] | None = None
+    ) -> None:
+        self.runner = SparkRunner(spark.sparkContext, Path("spark.log"))
         self.queue = queue
         self.location = table
+        self.storage = storage or {}
 
     def tasks(self, cuts: list[int]) -> list[list[Range]]:
         reader = QueueReader(self.queue)
@@ -320,9 +323,9 @@ class Landing:
 
     def __call__(self, name: str, cuts: list[int]) -> tuple[LandedRanges, Table]:
         transform = Transform(self.runner, name)
-        table = Table.open_or_create(self.location, transform.schema)
+        table = Table.open_or_create(self.location, transform.schema, storage=self.storage)
         before = table.landed()
-        target = Target(table.location, {}, transform.schema, table.partition_by)
+        target = Target(table.location, self.storage, transform.schema, table.partition_by)
         landed = transform(target, self.tasks(cuts))
         gateway = identity(self.queue)
         end = {gateway: Landed(cuts[-1], 1, 1)}
@@ -332,12 +335,9 @@ class Landing:
     def rows(self) -> list[dict[str, Any]]:
         import deltalake
 
-        table = deltalake.DeltaTable(str(self.location)).to_pyarrow_dataset().to_table()
-        rows: list[dict[str, Any]] = table.sort_by("offset").to_pylist()
+        table = deltalake.DeltaTable(str(self.location), storage_options=self.storage)
+        rows: list[dict[str, Any]] = table.to_pyarrow_table().sort_by("offset").to_pylist()
         return rows
-
-    def nothing_landed(self) -> bool:
-        return not list(self.location.rglob("*.parquet"))
 
 
 @pytest.fixture
@@ -359,14 +359,17 @@ class TestWithSpark:
         assert [row["offset"] for row in rows] == list(range(1500))
         assert rows[77]["body"] == b'{"n":77}' and rows[77]["day"] == rows[77]["received_at"].date()
 
-    def test_rows_which_the_function_leaves_out_are_counted(
-        self, landing: Landing, module: str, queue: Path
+    def test_rows_which_the_function_leaves_out_are_counted_in_an_object_store_too(
+        self, spark: Any, module: str, queue: Path, s3: Store
     ) -> None:
+        landing = Landing(spark, queue, s3.new_location(), s3.options)
         landed, _ = landing(f"{module}:even", [0, 700, 1500])
         assert (landed.rows, landed.dropped) == ({identity(queue): 1500}, 750)
-        assert [row["offset"] for row in landing.rows()] == list(range(0, 1500, 2))
+        rows = landing.rows()
+        assert rows[0].keys() == {"gateway", "offset", "received_at", "day"}
+        assert [row["offset"] for row in rows] == list(range(0, 1500, 2))
 
-    @pytest.mark.parametrize("name", ["shuffled", "with_python", "own_day"])
+    @pytest.mark.parametrize("name", ["with_python", "own_day"])
     def test_a_function_may_do_what_spark_can(
         self, landing: Landing, module: str, name: str
     ) -> None:
@@ -399,33 +402,27 @@ class TestWithSpark:
     ) -> None:
         damage_record(queue, b'{"n":777}')
         landed, _ = landing(f"{module}:shuffled", [0, 700, 1500])
+        assert [row["offset"] for row in landing.rows()] == [*range(600), *range(900, 1500)]
         assert landed.damaged == {identity(queue): [(600, 700), (700, 900)]} or landed.damaged == {
             identity(queue): [(600, 900), (600, 900)]
         }
         assert landed.rows == {identity(queue): 1200} and landed.dropped == 0
 
-    @pytest.mark.parametrize(
-        ("name", "text"),
-        [
-            ("raises", "raises failed: ValueError: no such thing$"),
-            ("returns_rows", "returns_rows returned list, not a DataFrame"),
-        ],
-    )
     def test_a_function_which_cannot_be_called_is_one_line_at_the_start(
-        self, landing: Landing, module: str, name: str, text: str
-    ) -> None:
-        with pytest.raises(ConfigurationError, match=text) as caught:
-            landing(f"{module}:{name}", [0, 1500])
-        assert "\n" not in str(caught.value)
-
-    def test_without_pandas_it_is_one_line_at_the_start(
         self, landing: Landing, module: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Spark wants it for functions over Arrow, and the extra ``spark`` does not bring it."""
+        """Spark wants pandas for functions over Arrow; the extra ``spark`` does not bring it."""
+
+        def refused(name: str) -> str:
+            with pytest.raises(ConfigurationError) as caught:
+                landing(f"{module}:{name}", [0, 1500])
+            assert "\n" not in str(caught.value)
+            return str(caught.value)
+
+        assert refused("raises").endswith("raises failed: ValueError: no such thing")
+        assert "returns_rows returned list, not a DataFrame" in refused("returns_rows")
         monkeypatch.setitem(sys.modules, "pandas", None)
-        with pytest.raises(ConfigurationError, match="a transform needs pandas") as caught:
-            landing(f"{module}:same", [0, 1500])
-        assert "\n" not in str(caught.value)
+        assert "a transform needs pandas" in refused("same")
 
     @pytest.mark.parametrize(
         ("name", "by_row", "text"),
@@ -458,7 +455,7 @@ class TestWithSpark:
         assert text in told and "\n" not in told and f"m:{name}" in told
         assert getattr(caught.value, "by_row", None) is by_row
         assert "QueryContextLogger" not in capfd.readouterr().err
-        assert landing.nothing_landed()
+        assert not list(Path(landing.location).rglob("*.parquet"))
         assert Table.open(landing.location).landed() == {}
 
     @pytest.mark.parametrize(
@@ -541,7 +538,7 @@ class TestWithSpark:
 class TestBridge:
     """The whole command, as an operator runs it."""
 
-    def test_a_slow_function_is_ended_and_what_it_rejects_is_in_one_of_both_over_a_kill(
+    def test_what_a_function_rejects_is_in_one_of_both_over_a_kill_and_a_slow_one_is_ended(
         self, launch: Launcher, module: str, tmp_path: Path
     ) -> None:
         """Its table has the properties of the file before the first batch; the kill is between its
@@ -550,30 +547,22 @@ class TestBridge:
         few, table, dead = tmp_path / "few", tmp_path / "table", tmp_path / "dead"
         write(few, messages(0, 8))
         (tmp_path / "bridge.toml").write_text(
-            'queue = "few"\nmaster = "local[1]"\n[[table]]\nlocation = "table"\n'
+            'queue = "few"\nmaster = "local[1]"\nmax_rows = 7\n[[table]]\nlocation = "table"\n'
             f'transform = "{module}:hesitant"\ndead_letters = "dead"\n'
             'properties = { "delta.checkpointInterval" = "50", "owner" = "night" }\n'
         )
-        words = ("bridge", "--config", "bridge.toml")
-        (tmp_path / "wait").touch()
-        slow = launch(*words, env=environment(pandas=True))
-        slow.line("bridge running", seconds=START_SECONDS)
-        assert slow.end(seconds=START_SECONDS) == 0, slow.output
-        assert Table.open(table).landed() == {}
-        assert Table.open(table).properties["owner"] == "night"
-        (tmp_path / "wait").unlink()
-
+        words, env = ("bridge", "--config", "bridge.toml"), environment(pandas=True)
         day = dt.datetime.fromtimestamp(messages(0, 1).received_at / 1e6, dt.UTC).date()
+        dead.mkdir()
         for one in (day, day + dt.timedelta(1)):  # dead letters cannot be written
             (dead / f"day={one}").write_text("")
-        option = ["--queue", "few", "--table", "table", "--master", "local[1]", "--max-rows", "7"]
-        option += ["--transform", f"{module}:hesitant", "--dead-letters", "dead"]
-        killed = launch("bridge", *option, env=environment(pandas=True))
+        killed = launch(*words, env=env)
         killed.line(r"bridge: the table .*dead cannot be written", seconds=START_SECONDS)
-        killed.signal(signal.SIGKILL)
-        killed.wait()
-        place = Table.open(table).landed()[identity(few)].offset
+        killed.kill()
+        opened = Table.open(table)
+        place = opened.landed()[identity(few)].offset
         assert place == 7 and set(QueueReader(few).consumers().values()) == {0}
+        assert opened.properties["owner"] == "night"
         assert Table.open(dead).landed() == {}
         for path in dead.glob("day=*"):
             path.unlink()
@@ -584,44 +573,25 @@ class TestBridge:
             module="twisted",
         )
         page = gateway.address("status").removeprefix("tcp:")
-        running = launch(*words, env=environment(pandas=True))
+        running = launch(*words, env=env)
         running.line(r"rejected 1 rows .*\(offsets 10\).*not this one", seconds=START_SECONDS)
-        assert running.end(seconds=START_SECONDS) == 0, running.output
-        [shown] = json.loads(asked(page, "/status.json"))["queue"]["bridges"]
-        assert (shown["table"], shown["rejected_rows"]) == (str(table), 1)
+        while (bridges := shown(page))[0]["rejected_rows"] != 1:
+            assert running.process.poll() is None, (bridges, running.output)
+            time.sleep(0.1)
+        assert [one["table"] for one in bridges] == [str(table)]
         found = re.search(
             r"(?m)^msgproto_bridge_rejected_rows\w*{(.*)} 1.0$", asked(page, "/metrics")
         )
         assert found and f'table="{table}"' in found[1]
+        gateway.end()
+        write(few, messages(12, 4))
+        while not (tmp_path / "waits").exists():
+            assert running.process.poll() is None, running.output
+            time.sleep(0.01)
+        assert running.end(seconds=START_SECONDS) == 0, running.output
         report = verify(Table.open(table), {identity(few): QueueReader(few)})
         counted = report.gateways[identity(few)]
         assert report.intact and (counted.rows, counted.rejected) == (10, 2)
         assert set(QueueReader(few).consumers().values()) == {12}
         assert landed_offsets(dead) == {identity(few): [6, 10]}
         assert landed_offsets(table) == {identity(few): [n for n in range(12) if n not in (6, 10)]}
-
-    def test_what_the_function_returns_is_exact_in_an_object_store_over_a_kill_and_a_restart(
-        self, launch: Launcher, queue: Path, module: str, s3: Store
-    ) -> None:
-        import deltalake
-
-        table = s3.new_location()
-        words = ["bridge", "--queue", str(queue), "--table", table, "--master", "local[1]"]
-        words += ["--transform", f"{module}:even", "--max-rows", "600", "--trigger", "200ms"]
-        for pair in s3.options.items():
-            words += ["--storage", "=".join(pair)]
-        running = launch(*words, env=environment(pandas=True))
-        running.line(r"batch \d+: ", seconds=START_SECONDS)  # a quick one has no line
-        running.signal(signal.SIGKILL)
-        running.wait()
-        write(queue, messages(1500, 100))
-        ended = launch(*words, "--once", env=environment(pandas=True))
-        assert ended.wait(seconds=START_SECONDS) == 0, ended.output
-        landed = deltalake.DeltaTable(table, storage_options=s3.options)
-        rows = landed.to_pyarrow_dataset().to_table()
-        places = Table.open(table, s3.options).landed()
-        assert rows.schema.names == ["gateway", "offset", "received_at", "day"]
-        assert rows.column("gateway").unique().to_pylist() == [identity(queue)]
-        assert sorted(rows.column("offset").to_pylist()) == list(range(0, 1600, 2))
-        assert {name: place.offset for name, place in places.items()} == {identity(queue): 1600}
-        assert set(QueueReader(queue).consumers().values()) == {1600}
