@@ -9,6 +9,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from zope.interface import implementer
 
 from tests.contract.cases import Endpoint, Sabc, no_chance
+from tests.contract.test_send import Received
 from tests.contract.world import ContractCase
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, ProtocolViolation, Refused
 from twisted_msgproto.sabc import SabcClientFactory, SabcClientService, SabcServer
@@ -221,3 +222,17 @@ class Reconnecting(ContractCase):
         service.startService()
         world.wait(1)
         self.assertEqual(asked, [])
+
+    def test_recv_shows_requests_and_messages_alike_until_the_server_ends_it(self):
+        """SA-13, SA-17."""
+        world = self.world()
+        received = Received(self, world)
+        (peer,) = world.peers
+        self.successResultOf(peer.server.sendOnly(b"quiet"))
+        asked = peer.server.request(b"asked")
+        world.wait(1)
+        self.successResultOf(asked)
+        self.assertEqual([message.body for message in received.shown], [b"quiet", b"asked"])
+        peer.server.loseSession()
+        world.wait(1)
+        self.successResultOf(received.done)
