@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,22 @@ def test_of_writers_at_once_one_lands_a_gateway_and_those_of_others_all_pass__TB
     assert sorted(end for end in ends if not isinstance(end, Overtaken)) == [1, 2, 3]
     assert sum(isinstance(end, Overtaken) for end in ends[:3]) == 2
     assert delta(table).to_pyarrow_table().num_rows == 15
+
+
+def test_a_version_whose_folder_was_not_synced_is_written_anew__TB_01(table: Table) -> None:
+    """TB-01: a second sync of what the first one did not write would tell nothing."""
+    disk = BrokenDisk()
+    writer = Table.open(table.location, disk=disk)
+    writer.sync()
+    disk.fail("sync_directory", errno=errno.EIO)
+    with pytest.raises(TableError, match="cannot commit to"):
+        writer.commit([], {"a": Landed(3)}, before={"a": None}, run=RUN)
+    version = Path(table.location, "_delta_log", f"{1:020d}.json")
+    doubtful = version.open("rb")  # or its number could be used again
+    assert writer.commit([], {"a": Landed(3)}, before={"a": None}, run=RUN) == 1
+    assert not os.path.samestat(os.fstat(doubtful.fileno()), version.stat())
+    assert doubtful.read() == version.read_bytes()
+    doubtful.close()
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 6, 9])

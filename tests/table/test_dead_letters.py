@@ -483,6 +483,26 @@ def keeping(monkeypatch: pytest.MonkeyPatch, a: Gateway) -> None:
     a.reader.register("slow")
 
 
+@pytest.mark.usefixtures("keeping")
+def test_a_bridge_that_slept_does_not_land_the_dead_letters_of_another_again(
+    pair: Pair, a: Gateway
+) -> None:
+    a.put(30)
+    done: list[int] = []
+
+    def meanwhile(part: Range) -> Any:
+        if not done:
+            done.append(1)
+            pair.land(Function({2}), a)
+            a.put(10)
+            pair.land(Function({35}), a)
+        return open_range(part)
+
+    with pytest.raises(Overtaken):
+        pair.land(Function({2}), a, open_queue=meanwhile)
+    pair.check(a, {2, 35})
+
+
 def test_bridges_of_different_gateways_share_both_tables(
     pair: Pair, a: Gateway, b: Gateway
 ) -> None:

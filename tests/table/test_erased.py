@@ -10,6 +10,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import erase, vacuum
 from twisted_msgproto.table.rewind import rewind
+from twisted_msgproto.table.shape import Shape
 
 
 @pytest.fixture
@@ -119,6 +121,43 @@ def test_the_remedy_alone_does_not_land_an_erased_row_again__RD_30(
     drain(opened_again(table), [a.directory])
     assert counted_rows(table) == expected_rows(a, 1, 21)
     check_sum(table, a, 1)
+
+
+def test_a_delete_that_was_restored_before_a_bridge_saw_it_erased_nothing__RD_30(
+    local: Table, a: Gateway
+) -> None:
+    a.put(20)
+    drain(opened_again(local), [a.directory])
+    delta(local).delete("offset = 0")
+    delta(local).restore(1)
+    rewind(opened_again(local), Run.new(), queues={a.id: a.reader})
+    drain(opened_again(local), [a.directory])
+    assert counted_rows(local) == expected_rows(a, 0, 21)
+    check_sum(local, a, 0)
+
+
+def test_the_sum_holds_where_rows_are_left_out__RD_30(local: Table, a: Gateway) -> None:
+    def land_some() -> None:
+        loop = loop_over(opened_again(local), [a.directory])
+        loop.target = replace(loop.target, shape=Shape((("protocol", ("lumberjack",)),)))
+        loop.run()
+
+    for _ in range(2):
+        a.put(10, protocol="umq")
+        a.put(10)
+        land_some()
+    erase(opened_again(local), Run.new(), where="offset in (12, 13, 33)")
+    delta(local).delete("offset = 15")
+    check_sum(local, a, 4)
+    a.put(5)
+    land_some()
+    check_sum(local, a, 4)
+    left = counted_rows(local)
+    lose_a_file(local)
+    rewind(opened_again(local), Run.new(), queues={a.id: a.reader})
+    land_some()
+    assert counted_rows(local) == left
+    check_sum(local, a, 4)
 
 
 def test_a_delete_while_a_batch_is_read_is_noted_with_it__RD_30(local: Table, a: Gateway) -> None:
