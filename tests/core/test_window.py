@@ -126,19 +126,6 @@ def test_a_part_of_the_oldest_slice_may_be_safe():
     assert window.made_safe_within(6) == []
 
 
-def test_slices_which_become_safe_out_of_order_acknowledge_in_order():
-    window = ReceiveWindow()
-    places = []
-    for number in (1, 2, 3):
-        window.receive(1)
-        window.mark(number)
-        places.append(window.slice())
-    assert window.made_safe(places[1]) == []
-    assert window.made_safe(places[2]) == []
-    assert window.safe == 0
-    assert window.made_safe(places[0]) == [1, 2, 3]
-
-
 def test_marks_do_not_run_backwards_nor_ahead():
     window = ReceiveWindow()
     window.receive(3)

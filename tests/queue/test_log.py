@@ -49,20 +49,6 @@ def found(disk: SimulatedDisk) -> list[int]:
     return ids(rows(DIRECTORY, disk=disk))
 
 
-def test_a_log_goes_on_where_it_was_closed() -> None:
-    disk = SimulatedDisk()
-    log = a_queue(disk)
-    log.append([frame(0, 2)])
-    log.close()
-    log.close()
-    again = a_queue(disk)
-    assert (again.queue_id, again.losses, again.end) == (log.queue_id, 0, 2)
-    assert again.recovery.lines == []
-    again.append([frame(2)])
-    assert segments(disk) == [0]
-    assert found(disk) == [0, 1, 2]
-
-
 def test_a_file_in_place_of_the_queue_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "queue"):

@@ -317,17 +317,6 @@ def test_a_consumer_begins_behind_what_goes_while_it_is_registered(
     assert reader.consumers() == {"fast": 4, "new": 3}
 
 
-def test_a_commit_is_durable_when_it_returns() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [5])
-    reader = a_reader(disk)
-    reader.commit("spark", 3)
-    for seed in range(20):
-        disk.lose_power(random.Random(seed))
-        assert reader.consumers() == {"spark": 3}
-        reader.commit("spark", 3)
-
-
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../up", "ä", "x" * 65, "a b", "-x"])
 def test_a_consumer_s_name_never_becomes_another_path(name: str) -> None:
     disk = SimulatedDisk()

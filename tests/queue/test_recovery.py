@@ -218,6 +218,7 @@ def test_when_all_segments_are_gone_the_offsets_go_on() -> None:
     disk = SimulatedDisk()
     a_queue(disk)
     disk.remove(FIRST)
+    assert QueueReader(DIRECTORY, disk=disk).begin() == 6
     log = reopened(disk)
     assert (log.begin, log.end, log.losses) == (6, 6, 1)
     log.append([frame(6)])
