@@ -28,7 +28,7 @@ TYPE_NAME_BYTES_MAX: Final = 512
 LIMITS: Final = (
     *frames.LIMITS,
     Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
-    Limit("checked-json-bytes", 256 << 10, "bytes", "a body the json extension checks (MM-28)"),
+    Limit("checked-json-bytes", 512 << 10, "bytes", "a body the json extension checks (MM-28)"),
     Limit("handshake", 10.0, "s", "until the three handshake messages are through (MM-32)"),
     Limit(
         "idle-ack", 0.5, "s", "with ack, fewer than N that are safe are acked after this (MM-19)"
