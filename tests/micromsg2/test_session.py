@@ -86,6 +86,14 @@ def test_a_payload_which_stays_unfinished_is_given_up(octets: bytes) -> None:
     assert said(server) == [server.fault.text]
 
 
+def test_without_idle_close_the_rest_of_a_payload_is_waited_for__MM_32() -> None:
+    server = server_with(idle_close=0)
+    receive(server, message(1)[:-1])
+    server.resumed(1.0)
+    assert due(server, 1e9)[1] is None
+    assert server.fault is None
+
+
 def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
     """MM-32"""
     patient = client_with(BATCH + "2")
