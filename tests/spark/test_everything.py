@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import threading
 import time
@@ -15,9 +16,9 @@ from typing import Any
 import deltalake
 import pytest
 
-from tests.spark.conftest import damage_record, messages, write
+from tests.spark.conftest import damage_record, identity, messages, write
 from tests.spark.test_bridge import java_machine
-from tests.tools.processes import Launched, Launcher, descendants
+from tests.tools.processes import Launched, Launcher, descendants, environment
 from tests.tools.tables import Gateway, check_sum
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.table.delta_table import Table
@@ -221,3 +222,149 @@ def check_keys(directory: Path, acknowledged: dict[str, str], erased: set[str]) 
             assert row["n"] == (None if wrong else number)
             assert row["_body"] == (line(row["key"], number).encode() if wrong else None)
             assert row["half"] in ((number / 2,) if name == "later" else (number / 2, None))
+
+
+# -- kills ----------------------------------------------------------------------------------------
+
+DOUBTFUL = """
+from pyspark.sql import functions as sf
+
+def numbers(messages):
+    number = sf.expr("cast(get_json_object(cast(body AS string), '$.n') AS int)")
+    return messages.select("gateway", "offset", "received_at", number.alias("n"))
+"""
+
+CLEAN = """
+[[table]]
+location = "clean"
+transform = "doubtful:numbers"
+dead_letters = "dead"
+"""
+
+KILLS = 30
+
+ROWS = 40
+
+
+class Killing:
+    """What is killed at a random moment of its work, and what has to be there in the end."""
+
+    def __init__(self, launch: Launcher, directory: Path, seed: int) -> None:
+        self.queue = directory / "spool"
+        self.kills: Counter[str] = Counter()
+        self.bad: set[int] = set()
+        self.erased: set[int] = set()
+        self._launch = launch
+        self._directory = directory
+        self._random = random.Random(seed)
+        self._took: dict[str, float] = {}
+        (directory / "doubtful.py").write_text(DOUBTFUL)
+        self.put(0)
+        self.configure(0)
+        self.drain()
+
+    @property
+    def rows(self) -> set[int]:
+        return set(range(QueueReader(self.queue).end()))
+
+    def put(self, number: int) -> None:
+        """Each fourth time there is one for which the function raises."""
+        first = number * ROWS
+        odd = first + self._random.randrange(ROWS) if number % 4 == 1 else -1
+        self.bad |= {odd} - {-1}
+        values = [b"1e99" if n == odd else b"%d" % n for n in range(first, first + ROWS)]
+        body = [b'{"n":%s,"deep":{"half":7}}' % value for value in values]
+        write(self.queue, messages(first, ROWS, body=body))
+
+    def configure(self, columns: int, *more: str) -> None:
+        grown = "".join(f'more_{n} = {{ path = "n", type = "string" }}\n' for n in range(columns))
+        later = "".join(TYPED.format(name=name) for name in more)
+        text = BRIDGE + TYPED.format(name="access") + grown + CLEAN + later
+        (self._directory / "bridge.toml").write_text(text)
+
+    def bridge(self, *options: str) -> Launched:
+        words = ("bridge", "--config", "bridge.toml", *options)
+        return self._launch(*words, env=environment(pandas=True))
+
+    def drain(self) -> None:
+        drained = self.bridge("--once")
+        assert drained.wait(seconds=LONG_SECONDS) == 0, drained.output
+
+    def kill(self, what: str, process: Launched, seconds: float) -> None:
+        """Kill a process within this time, unless it has ended before."""
+        time.sleep(self._random.uniform(0, seconds))
+        self.kills[what] += process.process.poll() is None
+        process.kill()
+
+    def kill_and_run(self, what: str, *words: str) -> None:
+        """Kill a command on its way, if it is known how long that is, and run it to its end."""
+        if what in self._took:
+            self.kill(what, self._launch("table", what, *words), self._took[what])
+        began = time.monotonic()
+        run(self._launch, what, *words)
+        self._took[what] = time.monotonic() - began
+
+    def erase_one(self) -> None:
+        self.erased.add(self._random.choice(sorted(self.rows - self.erased)))
+        lines = "\n".join(f"{identity(self.queue)} {one}" for one in sorted(self.erased))
+        (self._directory / "offsets").write_text(lines)
+        for name in ("raw", "access"):
+            self.kill_and_run("erase", name, "--offsets", "offsets", "--purge")
+
+    def check(self, columns: int, *more: str) -> None:
+        left = self.rows - self.erased
+        wanted = {"raw": left, "access": left, "clean": self.rows - self.bad, "dead": self.bad}
+        for name, offsets in {**wanted, **dict.fromkeys(more, left)}.items():
+            rows = rows_of(self._directory / name, "offset")
+            assert Counter(row["offset"] for row in rows) == Counter(offsets), name
+            run(self._launch, "verify", name)
+            if name not in ("clean", "dead"):
+                account(self._directory / name, self.queue)
+        names = deltalake.DeltaTable(str(self._directory / "access")).schema().fields
+        assert columns == sum(field.name.startswith("more_") for field in names)
+        print(len(self.rows), "rows,", len(self.bad), "dead letters,", dict(self.kills))
+
+
+@pytest.fixture
+def killing(launch: Launcher, tmp_path: Path) -> Killing:
+    return Killing(launch, tmp_path, seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("growth")
+@pytest.mark.timeout(7200)
+def test_a_bridge_is_killed_while_its_tables_grow_and_while_it_lands_dead_letters(
+    killing: Killing,
+) -> None:
+    """Thirty times each: while it starts, and while it lands, looks for rows, lands the dead."""
+    number = 0
+    while len(killing.kills) < 2 or min(killing.kills.values()) < KILLS:
+        number += 1
+        killing.put(number)
+        killing.configure(number)
+        killing.kill("growth", killing.bridge(), 2.0)
+        running = killing.bridge()
+        running.line("clean: bridge running", seconds=LONG_SECONDS)
+        killing.kill("dead letters", running, 12.0)
+    killing.drain()
+    killing.check(number)
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("derive")
+@pytest.mark.timeout(7200)
+def test_derive_and_erase_are_killed_on_their_way_and_a_bridge_goes_on(killing: Killing) -> None:
+    """Thirty times each; each time a table is made anew, and a row more is erased."""
+    for number in range(1, 10):
+        killing.put(number)
+    killing.drain()
+    made = ""
+    while len(killing.kills) < 2 or min(killing.kills.values()) < KILLS:
+        made = f"later-{len(killing.erased)}"
+        killing.erase_one()
+        killing.configure(0, made)
+        killing.kill_and_run("derive", "raw", made, "--config", "bridge.toml")
+        killing.check(0, made)
+    killing.put(10)
+    killing.drain()
+    killing.check(0, made)
