@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,11 @@ from tests.micromsg2.streams import (
     ExtensionFrame,
     ack,
     at,
+    batches,
     bodies,
     broken,
     client_with,
+    decode,
     encode_address,
     encode_command,
     encode_error,
@@ -102,14 +105,20 @@ TALKS: dict[str, tuple[str, list[Step], Sequence[int]]] = {
 }
 
 
+def referred(extension: str) -> Server:
+    """A server in a session with a client that says just this, as the reference does."""
+    server = Server()
+    for _ in range(2):
+        receive(server, handshake(extension))
+    server.outputs()
+    return server
+
+
 @pytest.mark.parametrize(("extension", "steps", "delivered"), TALKS.values(), ids=TALKS)
 def test_each_message_is_delivered_once_and_acknowledged_when_it_is_safe(
     extension: str, steps: list[Step], delivered: Sequence[int]
 ) -> None:
-    server, now = Server(), 0.0
-    for _ in range(2):
-        receive(server, handshake(extension))
-    server.outputs()
+    server, now = referred(extension), 0.0
     came, unsafe = list[Any](), list[Any]()
     for what, acks in steps:
         if isinstance(what, bytes):
@@ -166,9 +175,9 @@ def test_a_connection_that_is_lost_acknowledges_nothing__MM_19() -> None:
     assert server.outputs() == b""
 
 
-@pytest.mark.parametrize("count", [10, 1000])
+@pytest.mark.parametrize("count", [10, 100, 1000])
 @pytest.mark.parametrize("toward", ["server", "client"])
-def test_a_thousand_messages_in_bulk_need_an_ack_for_each_window__MM_19(
+def test_a_thousand_messages_in_bulk_need_an_ack_for_each_window__MM_19__RD_22(
     count: int, toward: str
 ) -> None:
     client, server = pair(proposal(f"{BATCH}{count}"), None, limits(), limits())
@@ -181,6 +190,54 @@ def test_a_thousand_messages_in_bulk_need_an_ack_for_each_window__MM_19(
             receive(sender, receiver.outputs())
     assert (sender.counters.acknowledged, sender.in_flight) == (1000, 0)
     assert receiver.counters.acks <= 1.2 * 1000 / count
+
+
+class Reference:
+    """A client as the reference implementation is: whatever is not acknowledged is sent again on an
+    ack of a part, and an ack of what is not in flight drops all of it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count, self.flying, self.sent = count, list[int](), 0
+        self.dropped, self.again = 0, 0
+
+    def fill(self) -> bytes:
+        new = range(self.sent + 1, self.sent + 1 + self.count - len(self.flying))
+        self.flying += new
+        self.sent += len(new)
+        return b"".join(map(message, new))
+
+    def hear(self, nbytes: bytes) -> bytes:
+        said = b""
+        for frame in decode(nbytes):
+            assert isinstance(frame, ExtensionFrame), frame
+            number = int.from_bytes(frame.payload)
+            if number not in self.flying:
+                self.dropped += len(self.flying)
+                self.flying.clear()
+            self.flying = [one for one in self.flying if one > number]
+            self.again += len(self.flying)
+            said += b"".join(map(message, self.flying))
+        return said
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_reference_loses_nothing_and_sends_nothing_twice__MM_19__RD_22(seed: int) -> None:
+    """MM-19, RD-22: however the disk makes its messages safe."""
+    rng = random.Random(seed)
+    reference = Reference(rng.choice([1, 3, 10]))
+    server = referred(f"{COUNTED}{reference.count},AckExpireTime=700")
+    came, unsafe = list[bytes](), list[Any]()
+    while reference.sent < 200:
+        events = receive(server, reference.fill())
+        came += bodies(events)
+        unsafe += batches(events)
+        for batch in rng.sample(unsafe, rng.randint(0, len(unsafe))):
+            unsafe.remove(batch)
+            server.made_safe(batch.position, 0.0)
+            assert not bodies(receive(server, reference.hear(server.outputs())))
+    assert (reference.dropped, reference.again, server.counters.repeats) == (0, 0, 0)
+    assert len(came) == reference.sent
 
 
 # ── acks which we read (MM-19 … MM-21) ──────────────────────────────────────────────────────────
