@@ -26,8 +26,10 @@ from tests.tools.tables import (
     Gateway,
     check_sum,
     counted_rows,
+    create_table,
     delta,
     expected_rows,
+    land_gateways,
     opened_again,
 )
 from twisted_msgproto.core.errors import RewindNeeded, TableChanged, TableError
@@ -438,6 +440,17 @@ def test_the_note_of_what_was_erased_is_not_done_without(local: Table, a: Gatewa
     shutil.rmtree(Path(local.location, "_bridge"))
     with pytest.raises(TableError, match=r"says which rows were erased, .*put it back from a copy"):
         verify(opened_again(local))
+
+
+@pytest.mark.parametrize("name", ["a%41", "a\\A"])
+def test_rows_are_not_looked_for_in_another_table(tmp_path: Path, a: Gateway, name: str) -> None:
+    """delta-rs reads ``aA`` and ``a/A``."""
+    a.put(3)
+    tables = [create_table(tmp_path / place) for place in (name, "aA", "a/A")]
+    for table in tables:
+        land_gateways(table, a)
+    with pytest.raises(TableError, match="rename the directory"):
+        erase(tables[0], Run.new(), where="offset = 1")
 
 
 @pytest.mark.parametrize("where", ["nope = 1", "offset = ", "1=1) -- ", "'x'"])

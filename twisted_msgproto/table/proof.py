@@ -15,13 +15,15 @@ from ..queue.damage import Range, merged
 from ..queue.interface import Queue
 from ..queue.lineage import Landed
 from . import erased, gaps
-from .actions import Commit, Torn
+from .actions import Commit, DataFile, Torn
 from .delta_table import Table
 from .preflight import not_noted
 from .row_offsets import (
+    KEY,
     Coverage,
+    FileLost,
     check_columns,
-    queried,
+    groups_of,
     read_offsets,
     size,
     without,
@@ -330,17 +332,29 @@ def counts(table: Table) -> Counts:
     found = Counts(table.location, table.version, table.table_id, len(files), nbytes)
     for gateway, landed in table.landed().items():
         found.gateways[gateway] = GatewayCounts(gateway, landed.offset)
-    by = ", ".join(["gateway", *(name for name in (PROTOCOL, DAY) if name in table.schema.names)])
-    query = f'SELECT {by}, min("offset") AS begin, count(*) AS rows FROM rows GROUP BY {by}'
-    for batch in queried(table, query, verify_tells(table.location)):
-        for row in batch.to_pylist():
-            _count(found, row)
+    for file in files:
+        try:
+            for row in _grouped(table, file):
+                _count(found, row)
+        except FileLost as error:
+            tells = verify_tells(table.location)
+            raise TableError(f"{file.path} of {table.location}: {error}; {tells}") from error
     found.gateways = dict(sorted(found.gateways.items()))
     return found
 
 
+def _grouped(table: Table, file: DataFile) -> Iterator[dict[str, Any]]:
+    """Yield the lowest offset and the number of rows of each gateway, protocol and day."""
+    stored = [name for name in (*KEY, PROTOCOL, DAY) if name not in table.partition_by]
+    for rows in groups_of(table.storage, file, stored):
+        by = [name for name in rows.column_names if name != "offset"]
+        grouped = rows.group_by(by).aggregate([("offset", "min"), ("offset", "count")])
+        for row in grouped.to_pylist():
+            yield {**file.partition, **row}
+
+
 def _count(found: Counts, row: dict[str, Any]) -> None:
-    gateway, begin, rows = row["gateway"], row["begin"], row["rows"]
+    gateway, begin, rows = row["gateway"], row["offset_min"], row["offset_count"]
     if gateway is None or begin is None:
         return
     each = found.gateways.setdefault(gateway, GatewayCounts(gateway))

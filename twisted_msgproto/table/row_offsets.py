@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -277,15 +278,20 @@ def _judged(storage: Storage, file: DataFile, error: Exception) -> Exception:
     return FileLost(f"it is torn ({one_line(error)})")
 
 
-def queried(table: Table, query: str, remedy: str = "") -> Iterator[pa.Table]:
+def queried(table: Table, query: str) -> Iterator[pa.Table]:
     """Yield what an SQL query over ``rows``, those of the table, says; TableError, one line."""
+    place = table.location
+    if table.storage.local and ("\\" in place or unquote(place) != place):
+        raise TableError(
+            f"rows of {place}: delta-rs, which looks for them, takes \\ and % with two "
+            "digits for other characters, so it finds another place; rename the directory for this"
+        )
     try:
         delta = DeltaTable(table.location, table.version, dict(table.storage.options))
         for batch in QueryBuilder().register("rows", delta).execute(query):
             yield _plain(pa.table(pa.record_batch(batch)))
     except Exception as error:  # delta-rs raises its own types, which differ between releases
-        line = f"rows of {table.location}: {one_line(error)}"
-        raise TableError(f"{line}; {remedy}" if remedy else line) from error
+        raise TableError(f"rows of {table.location}: {one_line(error)}") from error
 
 
 def may_hold(file: DataFile, low: int, high: int) -> bool:
