@@ -79,14 +79,14 @@ class Load:
     def result(self) -> dict[str, Any]:
         counted, took = self.counted, self.seconds
         done = counted.messages_acknowledged + counted.messages_written
-        octets = done * self.documents.size
+        nbytes = done * self.documents.size
         return {
             "sent": counted.messages_sent,
             "acknowledged": counted.messages_acknowledged,
-            "bytes": octets,
+            "bytes": nbytes,
             "seconds": round(took, 6),
             "messages_per_second": round(done / took, 1) if took else 0.0,
-            "bytes_per_second": round(octets / took, 1) if took else 0.0,
+            "bytes_per_second": round(nbytes / took, 1) if took else 0.0,
             "latency_p50_seconds": self.percentile(0.50),
             "latency_p99_seconds": self.percentile(0.99),
             "errors": dict(self.errors),
