@@ -48,8 +48,8 @@ UNFINISHED_SEGMENT = re.compile(r"\.\d{20}\.segment\.new", re.ASCII)
 LOCK_FILE = "lock"
 END_FILE = "end"
 BROKER_NAMES = os.path.join("broker", "names")
-BROKER_SETTLED = os.path.join("broker", "settled")
 """A queue with this file has a broker over it, or had one; see ``docs/queue-format.md``."""
+BROKER_SETTLED = os.path.join("broker", "settled")
 CHECK_BYTES = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
 SEGMENTS_PER_LOOK = 8
