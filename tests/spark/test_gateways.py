@@ -15,8 +15,11 @@ from tests.spark.conftest import messages, write
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import Description, Landed, QueueReader
 from twisted_msgproto.spark import daemon_threads
+from twisted_msgproto.spark.bridge import OpenedMarks
+from twisted_msgproto.spark.configuration import BridgeOptions
 from twisted_msgproto.spark.daemon_threads import DaemonThreadPool
 from twisted_msgproto.spark.gateways import Gateways, Marks
+from twisted_msgproto.spark.source_options import open_queue
 
 FOREVER = 60.0
 """A hung gateway would answer then; no test waits for it."""
@@ -351,6 +354,29 @@ def test_marks_are_sent_though_a_report_fails(monkeypatch: pytest.MonkeyPatch) -
     assert queue.committing.wait(FOREVER)
     marks.finish(FOREVER)
     assert said == ["bridge: its status is not reported: KeyError: 'a fault of ours'"]
+
+
+def test_a_queue_in_anothers_place_is_sent_no_mark_of_it__TB_07(
+    tmp_path: Path, said: list[str]
+) -> None:
+    """TB-07: it was told that it had been restored, and to rewind; a mark at 0 went back there."""
+    place = tmp_path / "place"
+    write(place, messages(0, 5))
+    first = QueueReader(place).queue_id
+    some = Gateways([str(place)], open_queue, "night", lambda *words: None, said.append)
+    ask_until(some, 1)
+    place.rename(tmp_path / "away")
+    write(place, messages(0, 9))
+    second = QueueReader(place).queue_id
+    landed = {first: Landed(0), second: QueueReader(place).place(9)}
+    deadline = time.monotonic() + FOREVER
+    while second not in some.by_id:
+        assert time.monotonic() < deadline
+        some.all[0].next = float("-inf")
+        some.ask(landed)
+    opened = OpenedMarks(some, BridgeOptions(queues=[str(place)], table="table"))
+    assert opened(first) is None
+    assert opened(second).queue_id == second
 
 
 def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:

@@ -652,7 +652,8 @@ class OpenedMarks:
             return None
         queue = self._opened.get(name)
         if queue is None:
-            # Another one in its place refuses marks: they come with their proof.
             queue = open_queue(one.location, self._options.access, queue_id=name)
+            if queue.queue_id != name:  # another one, of which the table's place says nothing
+                return None
             self._opened[name] = queue
         return queue
