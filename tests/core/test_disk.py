@@ -50,6 +50,18 @@ def test_the_sync_is_the_strongest_cheap_one_there_is_and_has_a_name() -> None:
     assert OS_DISK.sync_name == sync_call()[0]
 
 
+def test_bytes_and_names_are_synced_by_the_system__TB_01(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-01: other tests' disks only note what the queue and the table ask them for."""
+    synced: list[int] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    path = tmp_path / "f"
+    replace_file(OSDisk(), str(path), b"x")
+    assert synced == [path.stat().st_ino, tmp_path.stat().st_ino]
+
+
 @pytest.mark.parametrize("most", [7, 1000, 1 << 30])
 def test_all_is_written_however_little_a_call_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
