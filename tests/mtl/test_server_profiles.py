@@ -114,6 +114,7 @@ def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
 
 
 def test_queues_are_bounded_in_number_and_bytes__MT_29() -> None:
+    """BK-05: what no queue has room for is rejected before the sink has it."""
     broker = Broker(limits={"broker-queues": 2, "queue-bytes": 1000})
     writer = broker.flow("Writer", ["a", "b", "c"])
     broker.command(writer, *contents(1), *contents(2, resource="b"))

@@ -32,7 +32,7 @@ def of_type(one: Broker, *types: type) -> list[object]:
     return [event for event in one.store.take_events() if isinstance(event, types)]
 
 
-def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None:
+def test_senders_to_a_full_queue_wait_and_those_to_others_do_not__BK_04() -> None:
     one = broker(queue_messages=3)
     called: list[str] = []
     one.publish(ORDERS, queued_all(range(3)), NOW)
@@ -49,7 +49,8 @@ def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None
     assert called == ["at once", "others", "later"]
 
 
-def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
+def test_small_messages_weigh_what_their_objects_cost() -> None:
+    """BK-04: bytes were bounded, and messages were not."""
     one = broker(queue_bytes=10 * QUEUED_MESSAGE_BYTES)
     one.publish(ORDERS, queued_all(range(10), body=b""), NOW)
     assert not one.store.full(ORDERS)
