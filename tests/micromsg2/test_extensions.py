@@ -186,6 +186,24 @@ def test_a_payload_of_several_parts_is_judged_as_a_whole() -> None:
     assert said(server)[0].startswith("bad-payload: 2: ")
 
 
+def test_an_extension_judges_whole_bodies_alone() -> None:
+    """MM-28, MM-31: it is not asked about the last part of one"""
+    asked: list[bytes] = []
+
+    class Judge(Extension):
+        name = "x-judge"
+
+        def objection(self, body: bytes) -> str | None:
+            asked.append(body)
+            return None
+
+    known = STANDARD.plus(Judge)
+    offered = offers("x-judge")
+    _, server = pair(Proposal(required=offered, known=known), Proposal(known=known))
+    found = receive(server, parts((1, b"a"), (1, b"b")) + message(2, b"c"))
+    assert bodies(found) == asked == [b"ab", b"c"]
+
+
 def test_json_is_checked_only_up_to_a_size() -> None:
     """HO-15, MM-28, MM-32: what is larger is carried as it is"""
     server = server_with("json", checked_json_bytes=10)

@@ -133,9 +133,12 @@ class Inbox:
 
     def receive_run(self, run: Messages) -> None:
         reads, weight = None, 0
-        judged = {body: self._objection(body) for body in run.payloads} if self.objecting else {}
-        if self._payload is None and all(one is None for one in judged.values()):
-            reads, weight = self._read_all(run.properties)
+        judged: dict[bytes, str | None] = {}
+        if self._payload is None:  # or the first of them is only the last part of a body
+            if self.objecting:
+                judged = {body: self._objection(body) for body in run.payloads}
+            if all(one is None for one in judged.values()):
+                reads, weight = self._read_all(run.properties)
         if reads is None or (self.count is not None and not self._follow(run.sequences)):
             columns = (run.sequences, run.destinations, run.properties, run.payloads)
             for message in map(Part, *columns):
