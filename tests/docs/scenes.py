@@ -22,6 +22,7 @@ from twisted_msgproto.gateway import toml_value
 from twisted_msgproto.queue import Landed, QueueReader
 from twisted_msgproto.registry import LOOPBACK, PROTOCOLS
 from twisted_msgproto.spark.report import Aside, Batch, Lag, Progress, Report, StatusFiles
+from twisted_msgproto.table.landing import LandedRanges
 
 SECONDS = 20.0
 """So long the clients of the busy gateway send: more than the 180 samples of its flow."""
@@ -142,7 +143,7 @@ def _land(queue: Path, ended: threading.Event) -> None:
         end = reader.end()
         rows, batch = end - landed, batch + 1
         if rows:
-            progress.add(Batch(batch, rows, 0.4, time.time()))
+            progress.add(Batch(batch, rows, 0.4, time.time()), LandedRanges())
             reader.commit("spark-3f9c21aa", end)
         landed = end
         progress.landed = {reader.queue_id: Landed(end)}

@@ -232,8 +232,8 @@ def test_a_stream_which_hangs_is_begun_again_after_its_time(
         streamed = served.server._served.stream
         hangs = [threading.Event()]
 
-        def hanging(ticket: bytes, address: str) -> Iterator[Any]:
-            for number, chunk in enumerate(streamed(ticket, address)):
+        def hanging(ticket: bytes) -> Iterator[Any]:
+            for number, chunk in enumerate(streamed(ticket)):
                 if number == 3 and hangs:
                     hangs.pop().wait(60)
                 yield chunk
