@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.table.conftest import both
+from tests.tools.disks import PowerDisk
 from tests.tools.tables import (
     RUN,
     age_log,
@@ -66,6 +67,30 @@ def test_a_version_whose_folder_was_not_synced_is_written_anew__TB_01(table: Tab
     assert not os.path.samestat(os.fstat(doubtful.fileno()), version.stat())
     assert doubtful.read() == version.read_bytes()
     doubtful.close()
+
+
+@pytest.mark.parametrize("step", ["write", "sync", "rename", "sync_directory"])
+def test_what_others_made_is_durable_before_the_next_version__TB_01(
+    table: Table, step: str
+) -> None:
+    """TB-01: though it could not be synced at first."""
+    land(table, "a", 3)
+    land(table, "a", 6)
+    power = PowerDisk(Path(table.location))
+    disk = BrokenDisk(power)
+    writer = Table.open(table.location, disk=disk)
+    writer.sync()
+    DeltaTable(table.location).optimize.compact()  # which syncs nothing
+    before = writer.landed()
+    disk.fail(step, errno=errno.ENOSPC)
+    writer.refresh()
+    with pytest.raises(TableError, match="cannot sync .*No space left"):
+        writer.commit([], {"a": Landed(9)}, before=before, run=RUN)
+    assert not writer.durable
+    writer.commit([], {"a": Landed(9)}, before=before, run=RUN)
+    power.cut(torn=False)
+    assert Table.open_for_writing(table.location).landed() == {"a": Landed(9)}
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 6
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 6, 9])
