@@ -134,6 +134,18 @@ class Addresses(MtlCase):
         with self.assertRaisesRegex(ConfigurationError, "listens already"):
             other.listen([LOOPBACK])
 
+    def test_a_start_that_failed_keeps_no_address__MT_24(self) -> None:
+        """It can be tried again at once, before the reactor goes on."""
+        taken = self.server().addresses[0]
+        other = MtlServerFactory()
+        self.addCleanup(other.drain)
+        with create_server(("127.0.0.1", 0)) as free:
+            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        for _ in range(30):
+            with self.assertRaisesRegex(ConfigurationError, f"cannot listen on {taken}: "):
+                other.listen([address], data=taken)
+        self.assertEqual(other.listen([address]), [address])
+
     def test_what_is_no_address_is_said_at_once__MT_24(self) -> None:
         for address in ("tcp:5049", "tcp://127.0.0.1", "tcp://:1", "tcp://h:99999", "udp://h:1",
                         "ipc://", "", "tcp://127.0.0.1:x"):  # fmt: skip

@@ -325,7 +325,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         try:
             link = self._bind(sockets, control, data)
         except ConfigurationError:
-            sockets.shutdown()
+            sockets.giveUp()
             self._sockets = self._link = None
             raise
         wire = SocketPair(sockets, self._control, self._data, self._closed)

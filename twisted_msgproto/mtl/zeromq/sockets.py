@@ -507,10 +507,22 @@ class Sockets:
 
         libzmq waits for what peers have not read, half a second at most, and the reactor does not.
         """
-        context, self._factory.context = self._factory.context, None
+        context = self._closeAll()
         if context is None:
             return succeed(None)
-        for connection in sorted(self._factory.connections, key=lambda one: one.monitor is None):
-            connection.shutdown()
         reactor = self._factory.reactor
         return deferToThreadPool(reactor, reactor.getThreadPool(), context.term)
+
+    def giveUp(self) -> None:
+        """Close all of them, to which nothing was written: others can listen there at once."""
+        context = self._closeAll()
+        if context is not None:
+            context.term()
+
+    def _closeAll(self) -> Any:
+        context, self._factory.context = self._factory.context, None
+        if context is not None:
+            connections = self._factory.connections
+            for connection in sorted(connections, key=lambda one: one.monitor is None):
+                connection.shutdown()
+        return context
