@@ -84,7 +84,7 @@ def test_what_others_made_is_durable_before_the_next_version__TB_01(
     before = writer.landed()
     disk.fail(step, errno=errno.ENOSPC)
     writer.refresh()
-    with pytest.raises(TableError, match="cannot sync .*No space left"):
+    with pytest.raises(TableError, match=r"cannot sync .*No space left"):
         writer.commit([], {"a": Landed(9)}, before=before, run=RUN)
     assert not writer.durable
     writer.commit([], {"a": Landed(9)}, before=before, run=RUN)
