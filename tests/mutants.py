@@ -29,7 +29,7 @@ WORDS = {
     "core": ("test_a_broker_is", "lumberjack-0"),
     "net": ("tests/contract", "websocket", "lumberjack-0"),
     "queue": ("bridge", "lumberjack-0", "micromsg2-0"),
-    "table": ("tests/states/test_bridge",),
+    "table": ("both_sides[bridge]", "second_sync"),
 }  # room → what the names of tests in the nets contain that concern it; else the room's name
 WARM = ("pytest", "hypothesis.stateful", "coverage", "pyarrow", "twisted.trial.unittest")
 OPTIONS = "-q -p no:cacheprovider --same --worlds 80 --fuzz 1000 -o timeout=0 -m 'not slow'"
