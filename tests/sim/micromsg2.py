@@ -562,11 +562,11 @@ def settled_when_published() -> AbstractContextManager[object]:
 def unreadable_taken_for_absent() -> AbstractContextManager[object]:
     """Zeros stand for what the disk cannot read now, and damage is what does not fit (RD-50)."""
 
-    def blank(file: Any, position: int, nbytes: int, unread: Any = None) -> bytes:
+    def blank(file: Any, position: int, nbytes: int, most: int) -> bytes:
         try:
-            return bytes(file.read(position, nbytes))
+            return bytes(file.read(position, most))
         except OSError:
-            return bytes(min(nbytes, file.size() - position))
+            return bytes(min(most, file.size() - position))
 
     return mock.patch.object(segments, "read_readable", blank)
 

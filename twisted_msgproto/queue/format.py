@@ -62,7 +62,7 @@ WINDOW_BYTES = 1 << 20
 READ_ON = 4
 
 BLOCK_BYTES = 4096
-"""Where a disk cannot be read, this much is skipped at a time."""
+"""Where a disk cannot be read, this much is tried at a time."""
 BLOCK_READS_MAX = 3
 """A disk that resets, or a store behind a network, fails once and reads it at the second try."""
 
@@ -243,30 +243,27 @@ class Damage:
     reason: str
 
 
-def read_readable(file: File, position: int, nbytes: int, unread: set[int] | None = None) -> bytes:
-    """Return what a file holds; a block that the disk cannot read is asked for several times.
+def read_readable(file: File, position: int, nbytes: int, most: int) -> bytes:
+    """Return ``most`` bytes of a file, or those before a block that the disk cannot read.
 
-    Raises OSError for one that it cannot read even then: it may read it another time.  With
-    ``unread`` zeros stand for such blocks, and their numbers, of BLOCK_BYTES each, are added to
-    it; OSError is then never a read error (EIO).
+    Such a block is asked for several times.  Raises OSError if it is among the first ``nbytes``:
+    the disk may read it another time.
     """
     try:
-        return file.read(position, nbytes)
+        return file.read(position, most)
     except OSError as error:
         _check_read_error(error)
-    pieces = []
-    end = min(position + nbytes, file.size())
-    while position < end:
+    found = bytearray()
+    end = min(position + most, file.size())
+    while (at := position + len(found)) < end:
         # Up to the next boundary: a disk loses whole blocks.
-        wanted = min(BLOCK_BYTES - position % BLOCK_BYTES, end - position)
-        piece = _read_block(file, position, wanted)
-        if piece is None:
-            if unread is None:
-                raise OSError(errno.EIO, f"the disk cannot read the block at {position}")
-            unread.add(position // BLOCK_BYTES)
-        pieces.append((piece or b"").ljust(wanted, b"\0"))
-        position += wanted
-    return b"".join(pieces)
+        piece = _read_block(file, at, min(BLOCK_BYTES - at % BLOCK_BYTES, end - at))
+        if piece is None and len(found) < nbytes:
+            raise OSError(errno.EIO, f"the disk cannot read the block at {at}")
+        if not piece:
+            break
+        found += piece
+    return bytes(found)
 
 
 def _read_block(file: File, position: int, nbytes: int) -> bytes | None:
@@ -288,8 +285,7 @@ class Segment:
 
     ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be read,
     ``window`` how much is read at a time, both in bytes.  A block that the disk cannot read now
-    is an OSError, and no damage.  Only with ``blanks`` zeros replace such blocks, and the caller
-    asks :meth:`unread` before it reports damage.
+    is an OSError, and no damage.
     """
 
     def __init__(
@@ -299,8 +295,6 @@ class Segment:
         first: int,
         size: int | None = None,
         window: int = WINDOW_BYTES,
-        *,
-        blanks: bool = False,
     ) -> None:
         self.file = file
         self.first = first
@@ -309,7 +303,6 @@ class Segment:
         self.frame_seed = frame_seed
         self._window = memoryview(b"")
         self._window_position = 0
-        self._unread: set[int] | None = set() if blanks else None
 
     def header(self) -> SegmentHeader | None:
         return SegmentHeader.unpacked(bytes(self.nbytes(0, SEGMENT_HEADER_BYTES)))
@@ -324,22 +317,17 @@ class Segment:
             # Who reads on reads more at a time: what a few small windows leave when they are freed
             # together the C library gives back, and each page of the next ones is met anew.
             ahead = self._window_bytes * (READ_ON if 0 < start <= len(self._window) else 1)
-            wanted = min(max(nbytes, ahead), self.size - position)
-            self._window = memoryview(self._read(position, wanted))
+            most = min(max(nbytes, ahead), self.size - position)
+            self._window = memoryview(self._read(position, nbytes, most))
             self._window_position = position
             start = 0
         return self._window[start : start + nbytes]
 
-    def _read(self, position: int, nbytes: int) -> bytes:
+    def _read(self, position: int, nbytes: int, most: int) -> bytes:
         try:
-            return read_readable(self.file, position, nbytes, self._unread)
+            return read_readable(self.file, position, nbytes, most)
         except OSError as error:
             raise OSError(error.errno, f"{segment_name(self.first)}: {error.strerror}") from error
-
-    def unread(self, position: int = 0, end_position: int = OFFSET_MAX) -> bool:
-        """Return whether zeros stand for some of these bytes, which the disk may read later."""
-        last = max(end_position - 1, position) // BLOCK_BYTES
-        return any(position // BLOCK_BYTES <= block <= last for block in self._unread or ())
 
     def forget(self) -> None:
         """Read again what was read: the file may have changed."""
@@ -403,7 +391,8 @@ class Segment:
         if self.cut_at(position):
             return True
         for start in range(position, self.size, self._window_bytes):
-            if self._read(start, min(self._window_bytes, self.size - start)).strip(b"\0"):
+            nbytes = min(self._window_bytes, self.size - start)
+            if self._read(start, nbytes, nbytes).strip(b"\0"):
                 return False
         return True
 

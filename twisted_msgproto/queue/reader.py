@@ -22,7 +22,7 @@ from twisted_msgproto.core.errors import QueueAway, QueueCorrupt, QueueError, Qu
 from ..core.disk import OS_DISK, Disk, read_file
 from . import consumers, damage, lineage, queue_directories, recovery
 from .damage import Range
-from .format import OFFSET_MAX, Damage, Published, Record, Segment, crc32, segment_name
+from .format import OFFSET_MAX, Published, Record, Segment, crc32, segment_name
 from .interface import Rows
 from .lineage import Description, Landed
 from .payload import Assembly
@@ -278,15 +278,13 @@ class QueueReader:
             )
         assembly = Assembly(self.queue_id)
         added: list[Record] = []
-        for segment, record in self._records(lo, hi, note):
+        for segment, record, payload in self._records(lo, hi, note):
             first, last = max(record.first, lo), min(record.end, hi)
-            payload = segment.payload(record)
             try:
                 if crc32(payload) != record.payload_crc:
                     raise QueueCorrupt("checksum")
                 assembly.add(payload, record.runs, record.first, record.count, first, last)
             except QueueCorrupt as error:
-                self._check_read(segment, record, record.first, record.end)
                 self._check_there(segment, record.position, record.first, first, last)
                 note(record.first, record.end, str(error))
                 continue
@@ -312,7 +310,9 @@ class QueueReader:
             return
         yield batch
 
-    def _records(self, lo: int, hi: int, note: Note) -> Iterator[tuple[Segment, Record]]:
+    def _records(
+        self, lo: int, hi: int, note: Note
+    ) -> Iterator[tuple[Segment, Record, memoryview]]:
         while lo < hi:
             firsts = recovery.segment_offsets(self._disk, self.directory)
             if not firsts or firsts[0] > lo:
@@ -324,17 +324,21 @@ class QueueReader:
             first = firsts[index]
             following = firsts[index + 1] if index + 1 < len(firsts) else hi
             stop = min(hi, following)
-            opened = recovery.opened(
-                self._disk, self.directory, first, self.identity.frame_seed, blanks=True
-            )
+            seed = self.identity.frame_seed
             try:
-                with opened as segment:
+                with recovery.opened(self._disk, self.directory, first, seed) as segment:
                     for record in self._segment_records(segment, lo, stop, note):
-                        yield segment, record
+                        yield segment, record, segment.payload(record)
             except FileNotFoundError:
                 if recovery.is_listed(self._disk, self.directory, first):
                     raise
                 continue  # trimmed since it was listed: look again
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                # Who passed over these rows would have lost them.
+                line = f"{error.strerror} now: queue {self.queue_id} is read again later; {REMEDY}"
+                raise OSError(errno.EIO, line) from error
             lo = stop
 
     def _segment_records(
@@ -349,7 +353,6 @@ class QueueReader:
                     yield item
                 else:
                     first, last = max(item.lo, lo), min(expected, stop)
-                    self._check_read(segment, item, first, last)
                     if item_hi is None:
                         self._check_there(segment, item.position, item.lo, first, last)
                     note(first, last, item.reason)
@@ -358,21 +361,6 @@ class QueueReader:
         first = max(expected, lo)
         self._check_there(segment, segment.size, expected, first, stop)
         note(first, stop, "records missing")
-
-    def _check_read(self, segment: Segment, item: Record | Damage, first: int, last: int) -> None:
-        """Raise OSError if only a read error makes first ≤ offset < last seem damaged.
-
-        The disk may read them at the next try, and a reader that passes over rows has lost them.
-        Ranges that were noted as damaged before are passed over.
-        """
-        if not segment.unread(item.position, item.end_position):
-            return
-        if damage.uncovered(first, last, damage.read(self._disk, self.directory)):
-            raise OSError(
-                errno.EIO,
-                f"the disk cannot read offsets {first} to {last} of the queue {self.queue_id} now; "
-                f"they are in {segment_name(segment.first)}, and read again later; {REMEDY}",
-            )
 
     def _check_there(
         self, segment: Segment, position: int, expected: int, first: int, last: int

@@ -92,12 +92,11 @@ def opened(
     *,
     write: bool = False,
     window: int = WINDOW_BYTES,
-    blanks: bool = False,
 ) -> Iterator[Segment]:
     """Open a segment for a while.  Raises OSError, and FileNotFoundError if it was trimmed."""
     file = disk.open(os.path.join(directory, segment_name(first)), write=write)
     try:
-        yield Segment(file, frame_seed, first, window=window, blanks=blanks)
+        yield Segment(file, frame_seed, first, window=window)
     finally:
         file.close()
 

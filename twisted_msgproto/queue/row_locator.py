@@ -5,7 +5,6 @@ Frames are found by a few headers alone: a place costs a millisecond in a queue 
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from .format import (
     Record,
     Segment,
     crc32,
-    segment_name,
 )
 from .lineage import Landed, Lineage, witness
 from .payload import received_at
@@ -62,8 +60,6 @@ class RowLocator:
         for first in self.firsts[index:]:
             with self._opened(first) as segment:
                 record = _in_segment(segment, row)
-            if record is None or record.first > row:
-                _check_read(segment)
             if record is not None:
                 return Placed(first, record)
         return None
@@ -71,9 +67,7 @@ class RowLocator:
     @contextmanager
     def _opened(self, first: int) -> Iterator[Segment]:
         seed = self.identity.frame_seed
-        with opened(
-            self.disk, self.directory, first, seed, window=LOOK_BYTES, blanks=True
-        ) as segment:
+        with opened(self.disk, self.directory, first, seed, window=LOOK_BYTES) as segment:
             if self.published.segment == first:
                 segment.size = min(segment.size, self.published.nbytes)
             yield segment
@@ -101,7 +95,6 @@ class RowLocator:
                 if crc32(payload) == record.payload_crc and len(payload) >= LINEAGE.size:
                     said, proof = LINEAGE.unpack_from(payload)
                     return Landed(first, incarnation or said, proof)
-            _check_read(segment)
         return Landed(first, incarnation)
 
     def received_at(self, placed: Placed, row: int) -> int | None:
@@ -109,7 +102,6 @@ class RowLocator:
         with self._opened(placed.segment) as segment:
             record = placed.record
             head = segment.nbytes(record.position + FRAME_HEADER_BYTES, record.runs)
-            _check_read(segment)
             return received_at(head, max(row - record.first, 0))
 
 
@@ -118,9 +110,3 @@ def _in_segment(segment: Segment, row: int) -> Record | None:
         if isinstance(item, Record) and item.end > row and item.count:
             return item
     return None
-
-
-def _check_read(segment: Segment) -> None:
-    """Raise OSError if the search is incomplete because of a read error."""
-    if segment.unread():
-        raise OSError(errno.EIO, f"the disk cannot read all of {segment_name(segment.first)} now")
