@@ -132,8 +132,6 @@ class SimulatedFile:
 class SimulatedDisk:
     """See the module.  ``capacity`` is in bytes, None means endless."""
 
-    sync_name = "fdatasync"
-
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
         self.mutex = threading.RLock()

@@ -81,9 +81,6 @@ class Stat(NamedTuple):
 class Disk(Protocol):
     """Directories and files.  Every call may raise OSError."""
 
-    sync_name: str
-    """This is the name of the system call behind :meth:`File.sync`, for the log."""
-
     def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:
         """Make ``path`` and what is missing above it, so that it survives.
 
@@ -123,16 +120,16 @@ class Disk(Protocol):
         """Return the id of the process that has locked the file ``path``; None if nobody has."""
 
 
-def sync_call(system: Any = os, control: Any = fcntl) -> tuple[str, Callable[[int], object]]:
-    """Return the strongest cheap sync there is here: its name, and a function of a descriptor.  The
-    ``fsync`` of macOS does not reach the medium.
+def sync_call(system: Any = os, control: Any = fcntl) -> Callable[[int], object]:
+    """Return the strongest cheap sync of a descriptor that there is here.
+
+    The ``fsync`` of macOS does not reach the medium.
     """
     full: int | None = getattr(control, "F_FULLFSYNC", None)
     if full is not None:
-        return "F_FULLFSYNC", lambda descriptor: control.fcntl(descriptor, full)
-    if hasattr(system, "fdatasync"):
-        return "fdatasync", system.fdatasync
-    return "fsync", system.fsync
+        return lambda descriptor: control.fcntl(descriptor, full)
+    sync: Callable[[int], object] = getattr(system, "fdatasync", system.fsync)
+    return sync
 
 
 def _behind(pieces: Sequence[Any], nbytes: int) -> list[memoryview]:
@@ -199,7 +196,7 @@ class OSDisk:
     """The operating system's disk; what it makes is for its user alone, or as the umask says."""
 
     def __init__(self, *, shared: bool = False) -> None:
-        self.sync_name, self._sync = sync_call()
+        self._sync = sync_call()
         self._directory_mode, self._file_mode = SHARED_MODES if shared else PRIVATE_MODES
 
     def make_directory(self, path: str, *, top: str = "", close: bool = False) -> None:

@@ -53,7 +53,6 @@ SILENT_S = 3.0
 SILENT_CHECK_S = 0.5
 STORING = "storing"
 """The one trouble that keeps messages from being acknowledged."""
-USUAL_SYNC = "fdatasync"
 IDLE_S = 1.0
 """A writer with nothing to do checks this often whether something can be trimmed."""
 WATCH_S = 60.0
@@ -176,8 +175,6 @@ class QueueWriter:
         """Names this queue for good: the table's ``gateway``."""
         self.recovery: Recovery = self._log.recovery
         """This was found at start; its ``lines`` are reported."""
-        self.sync_name: str = disk.sync_name
-        """This system call makes a group durable; it is reported if it is not the usual one."""
         self.stalled: str | None = None
         """Why nothing can be stored at present, in a few words, or None."""
         # When the disk was asked for something, and whether somebody waits for its answer.
@@ -342,8 +339,6 @@ class QueueWriter:
     def _run(self) -> None:
         taken: list[_Entry] | None = None
         try:
-            if self.sync_name != USUAL_SYNC:
-                self._report(f"queue {self.directory}: made durable by {self.sync_name}")
             for line in list(self.recovery.lines):
                 self._report(line)
             while (taken := self._take()) is not None:

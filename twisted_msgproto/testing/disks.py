@@ -45,7 +45,6 @@ class BrokenDisk:
     def __init__(self, disk: Disk = OS_DISK) -> None:
         """``disk`` does what does not fail."""
         self.counts: Counter[str] = Counter()
-        self.sync_name: str = disk.sync_name
         self._disk = disk
         self._lock = threading.Lock()
         self._faults: dict[tuple[str, str], _Fault] = {}
