@@ -7,6 +7,10 @@ import copy
 import errno
 import functools
 import random
+import re
+import stat
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -319,6 +323,26 @@ def test_a_start_gives_up_no_block_before_zeros_stand_for_it__RD_50(bad: int) ->
     assert [row["offset"] for row in rows(DIRECTORY, disk=disk)] == missing(lost, end=40)
     assert reader.damaged() == [lost]
     goes_on(disk, again, lost)
+
+
+def test_what_a_line_says_of_a_file_that_is_never_read_again_keeps_its_owner_and_mode(
+    tmp_path: Path,
+) -> None:
+    """The gateway could not open a copy that root had made."""
+    disk = SimulatedDisk()
+    a_queue(disk)
+    disk.cannot_read(FIRST)
+    with pytest.raises(QueueError) as caught:
+        reopened(disk)
+    told = re.search(r"\((cp .*)\)", str(caught.value))
+    assert told is not None
+    file = tmp_path / "FILE"
+    file.write_bytes(bytes(range(100)) * 99)
+    file.chmod(0o600)
+    subprocess.run(told[1], shell=True, check=True, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    assert file.read_bytes() == bytes(range(100)) * 99
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
