@@ -246,6 +246,9 @@ FINAL = {
     "MM-20: batch-ack where both are agreed": (BOTH, "|ack;batch-ack", "|batch-ack:max-count=7"),
     "MM-20: both if ack is required": (BOTH, "ack|batch-ack", "ack|batch-ack:max-count=7"),
     "MM-20: ack where there is no other": (BOTH, "|ack", "|ack"),
+    "MM-18, MM-20: the number of a required one that goes without saying": (
+        *("ack:max-count=20|", "|", "ack:max-count=20|"),
+    ),
     **{f"MM-18, MM-20: {a}, {b}": (f"|{a}", f"|{b}", f"|{final}") for a, b, final in LOWER},
 }
 

@@ -284,7 +284,9 @@ class Ack(Acknowledging):
     @classmethod
     def agree(cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None) -> Mapping[str, str]:
         """As for batch-ack, but a bare ``ack`` says 1, so nothing is written for 1."""
-        count = min(cls.named(ours) or 1, cls.named(theirs or {}) or 1)
+        count = cls.named(ours) or 1
+        if theirs is not None:
+            count = min(count, cls.named(theirs) or 1)
         return {} if count == 1 else {"max-count": str(count)}
 
 
