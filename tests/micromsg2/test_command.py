@@ -23,6 +23,7 @@ from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
+from twisted_msgproto.registry import load
 from twisted_msgproto.testing import SafeSink
 
 
@@ -172,6 +173,29 @@ class ForeignServers(ContractCase):
         world.wait(1)
         self.failureResultOf(receiving)
 
+    def test_recv_with_a_count_takes_no_more_however_many_come_at_a_time(self) -> None:
+        """It showed nothing, waited for ever, and without acknowledgements the queue was empty."""
+        for acks, left in (
+            ((), []),
+            (("batch-ack:max-count=100",), [b"2", b"3", b"4"]),
+            (("ack:max-count=100",), [b"2", b"3", b"4"]),
+        ):
+            world = self.world(SafeSink())
+            endpoint = Peer(world, world.factory.buildProtocol)
+            asked: dict[str, Any] = {"destination": "jobs", "extensions": ("pub-sub", *acks)}
+            shown, receiving = self.receive(world, endpoint, count=2, **asked)
+            world.join().client.sendMany("jobs", [b"%d" % number for number in range(5)])
+            world.pump()
+            self.assertEqual([message.body for message in shown], [b"0", b"1"])
+            receiving.cancel()
+            world.wait(1)
+            self.failureResultOf(receiving)
+            shown, receiving = self.receive(world, endpoint, **asked)
+            self.assertEqual([message.body for message in shown], left)
+            receiving.cancel()
+            world.wait(1)
+            self.failureResultOf(receiving)
+
 
 @pytest.mark.parametrize(
     ("option", "complaint"),
@@ -183,12 +207,21 @@ class ForeignServers(ContractCase):
         ({"window": 40_000}, "--window is at most 32767, not 40000"),
         ({"destination": "ü" * 200}, "--destination: "),
         ({"properties": {"Ü": "1"}}, "--property: "),
+        ({"extensions": ("a\udcff",)}, "--extension a\udcff: extension list is not ASCII"),
+        ({"destination": "a\udcff"}, "--destination: a destination is UTF-8"),
+        ({"properties": {"a": "\udcff"}}, "--property: .* is not UTF-8"),
     ],
 )
 def test_what_the_operator_got_wrong_is_told(option: dict[str, Any], complaint: str) -> None:
     options = SendOptions(endpoint="tcp:h:1", **option)
     with pytest.raises(ConfigurationError, match=complaint):
         command.send(None, options, None, None).send(None)
+
+
+@pytest.mark.parametrize("name", ["", "topic/a", "ü" * 200, "a\udcff"])
+def test_a_name_that_no_queue_can_have_is_told__MM_32(name: str) -> None:
+    with pytest.raises(SystemExit, match="--broker-queue"):
+        load("micromsg2", "service").Options().parseOptions([f"--broker-queue={name}"])
 
 
 def test_a_server_that_served_and_ends_is_not_thought_to_speak_tls(launch: Launcher) -> None:

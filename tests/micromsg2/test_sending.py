@@ -294,6 +294,15 @@ class Answering(Case):
             self.assertEqual(transport.value(), ack(number, 2) if number else b"", body)
             transport.clear()
 
+    def test_who_leaves_has_acknowledged_what_is_safe(self) -> None:
+        """MM-19: with ``ack`` fewer than N wait for half a second, and the queue had them again."""
+        client, transport = self.client(extensions="ack:max-count=9")
+        client.dataReceived(message(1))
+        self.assertEqual(transport.value(), b"")
+        client.leave()
+        self.assertEqual(transport.value(), ack(1))
+        self.assertTrue(transport.disconnecting)
+
     def test_nothing_is_acknowledged_before_the_last_word_of_a_batch(self) -> None:
         """MM-19: that of the sink, or of a hook for batches; a refusal and a failure are one too"""
         first, second, last = Deferred[None](), Deferred[None](), Deferred[None]()

@@ -16,7 +16,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused
-from ..core.message import Message, MessageBatch
+from ..core.message import Message
 from ..net.clients.client import session_standing
 from ..net.clients.client_endpoints import client_endpoint
 from ..net.clients.command_types import (
@@ -67,7 +67,7 @@ def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
     for text in options.extensions:
         if text != NO_EXTENSIONS:
             try:
-                chosen += read_extensions(text.encode())
+                chosen += read_extensions(text.encode("utf-8", "surrogateescape"))
             except BadText as error:
                 raise ConfigurationError(f"--extension {text}: {error}") from None
     try:
@@ -196,13 +196,12 @@ class _Receiver(MicroMsg2Client):
     left: int | None
     ended: Deferred[None] | None = None  # until the session stands nobody waits for its end
 
-    def batchReceived(self, batch: MessageBatch) -> Deferred[None] | None:
+    def messageReceived(self, message: Message) -> Deferred[None] | None:
+        if self.left == 0:
+            return Deferred()  # it stays with the server
         if self.left is not None:
-            if self.left < batch.count:
-                return Deferred()
-            self.left -= batch.count
-        for message in batch:
-            self.show(message)
+            self.left -= 1
+        self.show(message)
         return None
 
     def errorReceived(self, code: str, text: str) -> None:
@@ -218,9 +217,10 @@ class _Receiver(MicroMsg2Client):
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
     """Subscribe to the destination and ``show`` what comes, until this is cancelled.
 
-    With a count, messages come one by one, so that none is taken out of a queue in vain.  Where
-    ``--extension`` leaves ``pub-sub`` out, what the server sends by itself is shown.  Raises
-    ConnectionClosed or Refused when the server ends it.
+    With a count, messages come one by one, so that none is taken out of a queue in vain; where
+    ``--extension`` says otherwise, what is too much is not acknowledged.  Where that leaves
+    ``pub-sub`` out, what the server sends by itself is shown.  Raises ConnectionClosed or Refused
+    when the server ends it.
     """
     destination = _destination(options, {})
     wanted = _filter(options)

@@ -540,6 +540,7 @@ class MicroMsg2Link(SessionLink):
     def leave(self) -> Deferred[None]:
         if not self._ended:
             self.setCloseReason(ConnectionClosed("the connection was closed"))
+            self.machine.drain(self._now())  # acknowledges what is safe
             self.endNow()
         return succeed(None) if self._gone else self._closeWaiters.wait()
 

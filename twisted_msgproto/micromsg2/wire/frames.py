@@ -212,9 +212,13 @@ def encode_extension(index: int, payload: bytes) -> bytes:
 def encode_address(destination: str, properties: bytes = b"") -> bytes:
     """What stands between a message's number and its payload's size.
 
-    TooLong for a destination above 255 bytes or properties above 65535.
+    TooLong for a destination above 255 bytes or properties above 65535, BadText for a destination
+    that is not UTF-8.
     """
-    data = destination.encode("utf-8")
+    try:
+        data = destination.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadText(f"a destination is UTF-8, not {shown(destination)}") from None
     if len(data) > SHORT_MAX:
         raise TooLong(f"a destination has at most {SHORT_MAX} bytes")
     if len(properties) > 0xFFFF:

@@ -126,13 +126,14 @@ def write_value(value: Value | str | int | float | Decimal | datetime) -> str:
     """Return ``value`` with its type prefix (``MM-22``: only typed values are written).
 
     str → T, numbers → N, aware datetime → D.  TypeError for anything else (bool included),
-    BadText for NaN, infinities, numbers above 64 characters and times without a zone.
+    BadText for NaN, infinities, numbers above 64 characters, times without a zone, and text that is
+    not UTF-8.
     """
     match value:
         case Value(kind, _, text):
-            return kind.value + (quote(text, safe="") if kind is Kind.TEXT else text)
+            return kind.value + (_quoted(text) if kind is Kind.TEXT else text)
         case str():
-            return "T" + quote(value, safe="")
+            return "T" + _quoted(value)
         case bool():
             raise TypeError("a property is text, a number or a time, not bool")
         case int() | float() | Decimal():
@@ -145,6 +146,13 @@ def write_value(value: Value | str | int | float | Decimal | datetime) -> str:
             return "D" + _spelled(Decimal(microseconds + elapsed.microseconds) / 1_000_000)
         case _:
             raise TypeError(f"a property is text, a number or a time, not {type(value).__name__}")
+
+
+def _quoted(text: str) -> str:
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError:
+        raise BadText(f"{shown(text)} is not UTF-8") from None
 
 
 def _spelled(number: int | Decimal) -> str:
@@ -306,9 +314,7 @@ def _read_pairs(text: str, separators: str) -> dict[str, str]:
 
 
 def _write_pairs(pairs: Mapping[str, str]) -> str:
-    return ",".join(
-        f"{check_field(key, 'key')}={quote(value, safe='')}" for key, value in pairs.items()
-    )
+    return ",".join(f"{check_field(key, 'key')}={_quoted(value)}" for key, value in pairs.items())
 
 
 def write_extensions(offers: Sequence[Offer]) -> bytes:
