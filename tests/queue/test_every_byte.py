@@ -126,6 +126,7 @@ def test_a_spoiled_byte_costs_a_reader_one_group_and_it_says_which(wrong: str | 
         else:
             group = next(number for number, end in enumerate(PLACES) if at < end)
             assert lost == list(range(ENDS[group] - COUNTS[group], ENDS[group])), at
+    assert not DISK.opened.total()
 
 
 def test_a_segment_cut_anywhere_gives_what_is_whole() -> None:
@@ -142,6 +143,7 @@ def test_a_segment_cut_anywhere_gives_what_is_whole() -> None:
         report = verify(DIRECTORY, disk=DISK)
         assert report.lines
         assert report.messages + sum(hi - lo for lo, hi in report.damaged) == ENDS[-1]
+    assert not DISK.opened.total()
 
 
 def test_scribbles_in_a_segment_never_give_a_wrong_row() -> None:

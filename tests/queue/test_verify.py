@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
-from tests.tools.measures import no_file_stays_open
 from tests.tools.queues import DIRECTORY, a_queue, frame, path_of, sealed, segment_header
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.verify import verify
@@ -260,16 +258,3 @@ def test_behind_a_damaged_end_of_an_open_queue_nothing_is_looked_at__NB_12() -> 
         "1 has the queue open"
     ]
     log.close()
-
-
-def test_looking_over_a_queue_leaves_no_file_open(tmp_path: Path) -> None:
-    """Also where the end is not known, and the newest segment is read to find it."""
-    log = SegmentLog(tmp_path, segment_bytes=1)
-    for _ in range(3):
-        log.append([frame(log.end, 2)])
-    log.close()
-    for name in (None, "end"):
-        if name is not None:
-            (tmp_path / name).unlink()
-        with no_file_stays_open():
-            assert verify(tmp_path).messages == 6

@@ -15,7 +15,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -37,7 +37,7 @@ from tests.tools.queues import (
     rows,
 )
 from twisted_msgproto import MessageBatch, cli
-from twisted_msgproto.core.errors import QueueClosed, QueueLocked
+from twisted_msgproto.core.errors import QueueClosed
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog, segment_log
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import status_path, write_status
@@ -367,15 +367,6 @@ def test_closing_gives_up_what_a_slow_disk_did_not_come_to_in_the_time_given(
         assert again.end == 1
 
 
-def test_a_second_writer_is_refused_before_any_thread_starts(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q")
-    threads = threading.active_count()
-    with pytest.raises(QueueLocked, match="open for writing already"):
-        QueueWriter(tmp_path / "q")
-    assert threading.active_count() == threads
-    writer.close()
-
-
 def test_a_writer_without_room_on_the_disk_trims_what_was_consumed_meanwhile() -> None:
     """LJ-13: on a full disk nothing but the consumer's progress may ever make room."""
     disk = SimulatedDisk()
@@ -506,32 +497,6 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
 
 
 @pytest.mark.usefixtures("short_idle")
-def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
-    disk = SimulatedDisk()
-    told: list[str] = []
-    errors = [OSError(errno.ESTALE, "checking"), OSError(errno.ESTALE, "trimming")]
-
-    def check(log: SegmentLog) -> list[str]:
-        if len(errors) == 2:
-            raise errors.pop(0)
-        return []
-
-    def trim(log: SegmentLog) -> int:
-        if len(errors) == 1:
-            raise errors.pop(0)
-        return 0
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SegmentLog, "check_older", check)
-        patch.setattr(SegmentLog, "trim", trim)
-        with a_writer(disk, report=told.append) as writer:
-            wait_until(lambda: writer.statistics()["disk_errors"] == 2)
-            wait_until(lambda: len(told) >= 2)
-            assert put(writer, batch(0)) == [None]
-    assert ["checking" in told[0], "trimming" in told[1]] == [True, True]
-
-
-@pytest.mark.usefixtures("short_idle")
 def test_a_busy_writer_trims_too() -> None:
     disk = SimulatedDisk()
     with a_writer(disk, segment_bytes=1) as writer:
@@ -629,39 +594,6 @@ def test_what_is_submitted_in_the_writers_own_thread_is_written_too(tmp_path: Pa
     writer.close()
 
 
-def open_below(directory: Path) -> list[str]:
-    """The files below a directory that this process has open."""
-    found = []
-    for number in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            found.append(os.readlink(number))
-    return [path for path in found if path.startswith(f"{directory}/")]
-
-
-def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
-    directory = tmp_path.resolve() / "q"
-    told = SimpleQueue[Any]()
-    writer = QueueWriter(directory, segment_bytes=1)
-    broker = writer.broker()
-    broker.restored()
-    for number in range(3):
-        writer.submit(batch(number), lambda *answer: told.put(answer))
-        told.get(timeout=PATIENCE_SECONDS)
-    reader = QueueReader(directory)
-    assert sum(table.num_rows for table in reader.read(0, reader.end())) == 3
-    assert open_below(directory)
-    broker.close()
-    writer.close()
-    writer = QueueWriter(directory)
-    broker = writer.broker()
-    broker.close()
-    writer.close()
-    assert reader.place(2).offset == 2
-    min(directory.glob("*.segment")).unlink()  # as after a trim
-    assert reader.place(1).offset == 1
-    assert open_below(directory) == []
-
-
 # -- figures and times: the writer's clock moves only when it is told to -------------------------
 
 
@@ -677,24 +609,6 @@ class Clock:
     def _monotonic(self) -> float:
         self.asked()
         return self.now
-
-
-def test_a_writer_loads_what_encodes_before_its_first_message(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It would take a tenth of a second while somebody waits for an ack."""
-    encoded: list[tuple[threading.Thread, list[MessageBatch]]] = []
-
-    def noted(batches: list[MessageBatch], whole: Any = writer_room.encode) -> Any:
-        encoded.append((threading.current_thread(), batches))
-        return whole(batches)
-
-    monkeypatch.setattr(writer_room, "encode", noted)
-    writer = QueueWriter(tmp_path)
-    ((thread, (one,)),) = encoded
-    assert thread is threading.current_thread()
-    assert one.count and one.fields and one.body and one.message_id
-    writer.close()
 
 
 @pytest.mark.parametrize("what", ["an older segment", "a consumer"])
