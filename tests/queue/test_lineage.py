@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sim.disk import SimulatedDisk
+from tests.sim.disk import Cut, CutDisk, SimulatedDisk
 from tests.tools.queues import DIRECTORY, HEAD_BYTES, a_reader, frame, frame_header, path_of, sealed
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueMismatch
 from twisted_msgproto.queue import Landed, SegmentLog
@@ -215,10 +215,6 @@ def test_a_head_that_is_too_short_says_nothing_of_the_row_before_it() -> None:
 # -- power cuts -----------------------------------------------------------------------------------
 
 
-class PowerCut(BaseException):
-    """The machine is off: nothing catches it."""
-
-
 def worked(disk: SimulatedDisk, numbers: Numbers, told: dict[int, Landed]) -> None:
     """Starts, groups, commits and trims; ``told`` is what a table would have kept."""
     for _ in range(3):
@@ -237,30 +233,16 @@ def worked(disk: SimulatedDisk, numbers: Numbers, told: dict[int, Landed]) -> No
 
 
 def test_power_cut_at_every_step_loses_nothing_of_the_lineage() -> None:
-    steps = SimulatedDisk()
-    count = 0
-
-    def counted(operation: str, path: str) -> None:
-        nonlocal count
-        count += 1
-
-    steps.note = counted  # type: ignore[method-assign]
-    worked(steps, Numbers(), {})
-    assert count > 300
+    whole = CutDisk()
+    worked(whole, Numbers(), {})
+    assert whole.changes > 100
     proved = 0
-    for step in range(count):
-        disk, numbers, told = SimulatedDisk(), Numbers(), dict[int, Landed]()
-        left = [step]
-
-        def cut(operation: str, path: str, left: list[int] = left) -> None:
-            if not left[0]:
-                raise PowerCut
-            left[0] -= 1
-
-        disk.note = cut  # type: ignore[method-assign]
-        with pytest.raises(PowerCut):
+    for step in range(whole.changes):
+        disk, numbers, told = CutDisk(), Numbers(), dict[int, Landed]()
+        disk.left = step
+        with pytest.raises(Cut):
             worked(disk, numbers, told)
-        disk.note = lambda operation, path: None  # type: ignore[method-assign]
+        disk.left = None
         disk.lose_power(random.Random(step))
         log = begun_again(disk, numbers, segment_bytes=700)
         reader = a_reader(disk)
@@ -274,7 +256,7 @@ def test_power_cut_at_every_step_loses_nothing_of_the_lineage() -> None:
         assert reader.place(end + 1).incarnation == numbers.last
         if end and end in told:
             assert reader.place(end) == told[end], step
-    assert proved > count
+    assert proved > whole.changes
 
 
 # -- what is refused ------------------------------------------------------------------------------

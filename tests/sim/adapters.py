@@ -19,7 +19,7 @@ from tests.sim.micromsg2 import MICROMSG2_BUGS, MicroMsg2
 from tests.sim.mtl import MTL_BUGS, Mtl
 from tests.sim.sabc import SABC_BUGS, Sabc
 from tests.sim.umq import UMQ_BUGS, Umq
-from tests.sim.world import Adapter, Client, Way, World, count_each_byte, in_order
+from tests.sim.world import Adapter, Crowd, Way, World, count_each_byte, in_order
 from twisted_msgproto.net.memory import SharedState
 
 CLIENTS = 3
@@ -62,23 +62,6 @@ class Together:
 
     def drain(self) -> Deferred[Any]:
         return gatherResults([factory.drain() for factory in self._factories])
-
-
-class Crowd:
-    def __init__(self, clients: list[Client]) -> None:
-        self._clients = clients
-
-    def start(self) -> None:
-        for client in self._clients:
-            client.start()
-
-    def stop(self) -> None:
-        for client in self._clients:
-            client.stop()
-
-    def check(self) -> None:
-        for client in self._clients:
-            client.check()
 
 
 class Mixed:

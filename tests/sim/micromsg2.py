@@ -17,7 +17,7 @@ from twisted.internet.protocol import Factory, Protocol
 from tests.micromsg2.streams import message
 from tests.sim.bugs import Bug
 from tests.sim.clock import ProcessClock
-from tests.sim.world import Violation, World
+from tests.sim.world import Crowd, Violation, World
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import ReceiveWindow, SendWindow
 from twisted_msgproto.micromsg2 import (
@@ -345,24 +345,6 @@ class ConsumingClient:
             raise Violation(f"a consumer reports faults: {counters}")
 
 
-class Together:
-    def __init__(self, sender: Any, consumers: list[ConsumingClient]) -> None:
-        self._all = [*consumers, sender]
-        self.window, self.repeats = sender.window, sender.repeats
-
-    def start(self) -> None:
-        for client in self._all:
-            client.start()
-
-    def stop(self) -> None:
-        for client in self._all:
-            client.stop()
-
-    def check(self) -> None:
-        for client in self._all:
-            client.check()
-
-
 class MicroMsg2:
     name = "micromsg2"
     consumers = (0, 0, 1, 2)
@@ -413,8 +395,8 @@ class MicroMsg2:
         consumers = [
             ConsumingClient(world, self._before, self.seconds) for _ in range(self._consumers)
         ]
-        self.client = Together(self._kind(world, bodies, self._before), consumers)
-        return self.client
+        self.client = self._kind(world, bodies, self._before)
+        return Crowd([*consumers, self.client])
 
     def acknowledged(self, body: bytes) -> None:
         self._acknowledged.add(body)

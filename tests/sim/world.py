@@ -75,6 +75,25 @@ class Client(Protocol):
         """Raise Violation where the client's own rules do not hold (called after each step)."""
 
 
+class Crowd:
+    """Several clients, which begin and end together."""
+
+    def __init__(self, clients: list[Client]) -> None:
+        self._clients = clients
+
+    def start(self) -> None:
+        for client in self._clients:
+            client.start()
+
+    def stop(self) -> None:
+        for client in self._clients:
+            client.stop()
+
+    def check(self) -> None:
+        for client in self._clients:
+            client.check()
+
+
 class Adapter(Protocol):
     name: str
 
