@@ -197,6 +197,12 @@ class Methods(Pairs):
         ):
             self.assertEqual(await client.remote.ask(), "the page says hello")
 
+    def test_what_a_method_does_with_its_arguments_the_next_call_does_not_see(self):
+        """UM-17: two calls with the same text came with one list of arguments."""
+        self.methods.register(lambda order: order.pop("id"), name="take")
+        for _ in range(2):
+            self.assertEqual(self.result(self.remote.take({"id": 7})), 7)
+
     def test_attachments_both_ways(self):
         """UM-10: with the codec on."""
         reply = self.result(self.remote.attach(attachments=[b"1", b"2"]))

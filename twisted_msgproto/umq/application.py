@@ -106,6 +106,10 @@ class Method:
         return {"name": self.name, "signature": f"{self.name}{signature}", "summary": summary}
 
 
+_NOTHING_READ: Final[tuple[str, list[Any] | None, str]] = ("", None, "")
+"""This stands for a payload, the array that was read from it, and what is wrong with it."""
+
+
 class MethodRegistry:
     """Functions that peers may call by name; it documents itself as the method ``methods``.
 
@@ -118,7 +122,7 @@ class MethodRegistry:
         self.methods: dict[str, Method] = {}
         self.stored: frozenset[str] = frozenset()
         self._errors: dict[type[BaseException], str] = {}
-        self._last: tuple[str, list[Any] | None, str] = ("", None, "")
+        self._last = _NOTHING_READ
         self.register(self.described, name="methods", durable=False)
 
     @overload
@@ -250,6 +254,7 @@ class MethodRegistry:
         method = None if array is None else self.methods.get(array[0])
         if array is None or method is None:
             raise Refused("no such method", Code.NO_ROUTE.value)
+        self._last = _NOTHING_READ  # the method may change its arguments: they are of this call
         arguments = array[1:]
         if method.with_request:
             arguments.insert(0, request)
