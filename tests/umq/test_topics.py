@@ -51,14 +51,23 @@ class Topics(Pairs):
         self.assertEqual(self.successResultOf(both.server.topic.whenClosed()), "closed")
 
     def test_a_hook_which_fails_is_logged_and_ends_nothing(self):
+        """It may be a coroutine function."""
+        heard = []
+
         def hook(update):
+            heard.append(update.payload)
             raise RuntimeError("mine")
 
-        both, subscription, _ = self.subscribed(hook=hook)
-        both.server.topic.publish("a")
-        both.pump()
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.assertFalse(subscription.ended)
+        async def coroutine(update):
+            hook(update)
+
+        for one in (hook, coroutine):
+            both, subscription, _ = self.subscribed(hook=one)
+            both.server.topic.publish("a")
+            both.pump()
+            self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+            self.assertFalse(subscription.ended)
+        self.assertEqual(heard, ["a", "a"])
 
     def test_streamed_updates(self):
         """UM-19."""

@@ -592,9 +592,10 @@ class UmqSession(Session, link=UmqLink):
         """Subscribe to a topic (``UM-12``, ``UM-14``).
 
         ``request(id)`` returns the payload of the call that asks the peer to publish to topic
-        ``id``. Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
-        call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
-        ``whenEnded()`` tells that there are no more updates, and why.
+        ``id``. Updates go to ``hook``, which may be a coroutine function, or wait for ``async for
+        update in subscription``.  If the call fails, or cannot be made, the subscription ends; its
+        ``whenStarted()`` says why.  Its ``whenEnded()`` tells that there are no more updates, and
+        why.
         """
         return self.link.topics.subscribe(request, hook, attachments, timeout, streamed)
 

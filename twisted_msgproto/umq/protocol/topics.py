@@ -289,18 +289,18 @@ class Subscription(Ending):
             link.flush()
         self.end(reason, failure)
 
-    def arrived(self, update: Update) -> None:
-        """An update came."""
+    def arrived(self, update: Update) -> object:
+        """An update came; return what the hook did, which may be a coroutine."""
         if self._hook is not None:
-            self._hook(update)
-        else:
-            topics, link, nbytes = self._topics, self._link, weigh(update)
-            fits = link.machine.memory.fits(nbytes)
-            topics.waiting(nbytes)
-            self._backlog.put((update,))
-            waiting, most = len(self._backlog), SLOW_TIMES * link.factory.limits["backlog-bytes"]
-            if (waiting and not fits) or (waiting > 1 and topics.waiting_bytes >= most):
-                self._drop("slow", LimitExceeded("updates came faster than they were taken"))
+            return self._hook(update)
+        topics, link, nbytes = self._topics, self._link, weigh(update)
+        fits = link.machine.memory.fits(nbytes)
+        topics.waiting(nbytes)
+        self._backlog.put((update,))
+        waiting, most = len(self._backlog), SLOW_TIMES * link.factory.limits["backlog-bytes"]
+        if (waiting and not fits) or (waiting > 1 and topics.waiting_bytes >= most):
+            self._drop("slow", LimitExceeded("updates came faster than they were taken"))
+        return None
 
     def end(self, reason: str, failure: Exception | None = None) -> None:
         """No update will come any more."""
