@@ -288,7 +288,7 @@ class Streams(Case):
         expected = b"".join(b"%d " % number for number in range(40))
         self.assertEqual(self.successResultOf(asked).body, expected)
         self.assertEqual(self.server.notes[-1].fields, {"x": "y"})
-        sent = self.client.sendOnly([b"a", b"b"])
+        sent = self.client.sendOnly([b"a", None, "b"])  # None is a piece like others, and empty
         self.successResultOf(sent)
         self.pump()
         self.assertEqual(self.server.notes[-1].body, b"ab")

@@ -139,13 +139,17 @@ def parts_of(body: object) -> Iterator[bytes]:
     raise TypeError(f"a body is bytes, text, an iterable of bytes or None, not {kind}")
 
 
+_NO_MORE: Final = object()
+"""A body ends with this, and not with a piece that is None."""
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """A body that is sent piece by piece, as the peer reads."""
 
     link: SabcLink
     outgoing: OutgoingMessage
-    pieces: Iterator[bytes]
+    pieces: Iterator[object]
     done: Ticket[Response]
     waiting: bool  # for an answer
     call: Any = None  # goes on in the next turn
@@ -158,13 +162,13 @@ class Stream:
             if link.outputPaused or link.machine.closed:
                 return
             try:
-                piece = next(self.pieces, None)
-                if piece is not None:
+                piece = next(self.pieces, _NO_MORE)
+                if piece is not _NO_MORE:
                     outgoing.write(bytes_of(piece))
             except Exception as error:
                 link.release(self.done).fail(error)
                 return
-            if piece is None:
+            if piece is _NO_MORE:
                 outgoing.finish()
                 link.flush()
                 if not self.waiting:
