@@ -166,6 +166,11 @@ def test_every_example_of_the_readme_runs_as_it_stands(elsewhere: Path, launch: 
     ]
 
 
+def test_what_the_readme_links_to_is_there() -> None:
+    links = re.findall(r"\]\((src/[^)#]+)\)", (PACKAGE / "README.md").read_text())
+    assert links and [name for name in links if not (PACKAGE / name).is_file()] == []
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("javascript")
 def test_the_versions_are_one() -> None:
