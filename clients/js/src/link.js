@@ -1,6 +1,7 @@
 /** One socket and one machine: what arrives goes in, what the machine says goes out. */
 
 import { ConnectionClosed, LimitExceeded } from "./errors.js";
+import { guarded } from "./world.js";
 
 /** @typedef {import("./world.js").Socket} Socket */
 /** @typedef {import("./world.js").World} World */
@@ -29,7 +30,7 @@ export class Link {
    * @param {Socket} socket an open one
    * @param {Machine<E>} machine
    * @param {World} world
-   * @param {(event: E) => void} follow is told of each event
+   * @param {(event: E) => unknown} follow is told of each event
    * @param {(error: Error) => void} lost is called once: nothing more comes or goes
    */
   constructor(socket, machine, world, follow, lost) {
@@ -103,11 +104,7 @@ export class Link {
   _take(events) {
     for (const event of events) {
       if (this._over) return;
-      try {
-        this._follow(event);
-      } catch (error) {
-        this._world.report(error); // and no reason to end the session
-      }
+      guarded(this._world, () => this._follow(event));
     }
     this.settle();
   }

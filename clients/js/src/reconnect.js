@@ -2,7 +2,7 @@
 
 import { ConnectionClosed, LimitExceeded, Refused, SessionRefused, TimedOut } from "./errors.js";
 import { limitsOf } from "./limits.js";
-import { Hopeless, realWorld } from "./world.js";
+import { Hopeless, guarded, realWorld } from "./world.js";
 
 /** @typedef {import("./world.js").World} World */
 
@@ -28,7 +28,7 @@ export const RECONNECT_LIMITS = /** @type {const} */ ({
  * @typedef {object} ReconnectOptions
  * @property {boolean} [reconnect] false: the client is closed when its first session ends
  * @property {boolean} [stopWhenRefused] true: a refusal of the server closes the client
- * @property {(state: ClientState, error: Error | null) => void} [onState] is told each state, and
+ * @property {(state: ClientState, error: Error | null) => unknown} [onState] is told each state, and
  *   what ended the session before it
  * @property {(error: unknown) => void} [onHookError] is told what hooks and methods of the program
  *   throw; by default `reportError` in pages and `console.error` elsewhere
@@ -140,8 +140,11 @@ export class ReconnectingClient {
    * A session stands: renew what belongs to it. Called before anything that waits is sent.
    *
    * @param {S} _session
+   * @returns {unknown} what the program's hook for this returned
    */
-  _renew(_session) {}
+  _renew(_session) {
+    return undefined;
+  }
 
   /** Begin to connect, and reconnect from then on; fires when the first session stands. */
   async start() {
@@ -169,20 +172,7 @@ export class ReconnectingClient {
   _enter(state) {
     if (this.state === state) return;
     this.state = state;
-    this._safely(() => this._options.onState?.(state, this.error));
-  }
-
-  /**
-   * What a hook throws is reported, and changes nothing here.
-   *
-   * @param {() => unknown} hook
-   */
-  _safely(hook) {
-    try {
-      hook();
-    } catch (error) {
-      this._world.report(error);
-    }
+    guarded(this._world, () => this._options.onState?.(state, this.error));
   }
 
   /** One attempt; returns what went wrong, or null. */
@@ -251,7 +241,7 @@ export class ReconnectingClient {
       if (this._world.now() - since >= this._waits["steady-seconds"]) this._attempts = 0;
       if (!this._isClosed()) this._down(error);
     });
-    this._safely(() => this._renew(session));
+    guarded(this._world, () => this._renew(session));
     this._enter("open");
     for (const call of [...this._pendingCalls]) this._run(call);
   }

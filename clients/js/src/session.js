@@ -19,7 +19,7 @@ export class LinkedSession {
   constructor(socket, machine, world) {
     this._machine = machine;
     this._world = world;
-    /** @type {Record<string, (event: any) => void>} */
+    /** @type {Record<string, (event: any) => unknown>} */
     this._on = {};
     /** @type {(value?: unknown) => void} */
     let stands;

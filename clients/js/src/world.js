@@ -1,5 +1,6 @@
 /** What machines and sessions need of their surroundings; tests give others. */
 
+import { isPromise } from "./backlog.js";
 import { ConnectionClosed } from "./errors.js";
 import { StreamSocket } from "./stream-socket.js";
 
@@ -74,6 +75,21 @@ export function realWorld(given, report = reported) {
       return await openSocket(socket, url, seconds, signal);
     },
   };
+}
+
+/**
+ * Call a hook. What it throws is reported, also if it is async, and changes nothing here.
+ *
+ * @param {World} world
+ * @param {() => unknown} hook
+ */
+export function guarded(world, hook) {
+  try {
+    const done = hook();
+    if (isPromise(done)) done.then(undefined, (error) => world.report(error));
+  } catch (error) {
+    world.report(error);
+  }
 }
 
 /**

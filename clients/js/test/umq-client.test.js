@@ -62,7 +62,8 @@ test("attachments may come later, from promises and Blobs (UM-04)", async () => 
   ]);
   socket.says("R1:ok");
   await answer;
-  await assert.rejects(client.call("x", { attachments: ["text"] }), TypeError);
+  const broken = [Promise.reject(new Error("no")), "text"]; // nobody else hears of the first
+  await assert.rejects(client.call("x", { attachments: broken }), TypeError);
 });
 
 test("errors are told apart", async () => {

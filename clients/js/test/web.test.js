@@ -16,19 +16,24 @@ const later = () => {
   return one;
 };
 
-test("hooks that throw are reported, and the client goes on", async () => {
+test("hooks that throw, now or later, are reported, and the client goes on", async () => {
   const throwing = (what) => () => {
     throw new Error(what);
   };
-  const options = { onState: throwing("onState"), onOpen: throwing("onOpen"), onAttribute: throwing("onAttribute") };
-  const { client, world, socket } = await connected(options);
-  assert.equal(client.state, "open");
-  socket.says("S:a=1", "C1:x");
-  await turn();
-  assert.deepEqual(socket.take(), ["E1:6 not an RPC server"]);
-  assert.deepEqual(world.reported, ["onState", "onOpen", "onState", "onAttribute"]);
-  await world.pass(100);
-  assert.equal(world.sockets.length, 1);
+  const failing = (what) => async () => {
+    throw new Error(what);
+  };
+  for (const hook of [throwing, failing]) {
+    const options = { onState: hook("onState"), onOpen: hook("onOpen"), onAttribute: hook("onAttribute") };
+    const { client, world, socket } = await connected(options);
+    assert.equal(client.state, "open");
+    socket.says("S:a=1", "X:a", "C1:x");
+    await turn();
+    assert.deepEqual(socket.take(), ["E1:6 not an RPC server"]);
+    assert.deepEqual(world.reported, ["onState", "onOpen", "onState", "onAttribute", "onAttribute"]);
+    await world.pass(100);
+    assert.equal(world.sockets.length, 1);
+  }
 });
 
 test("a hook of updates may be slow or fail: it is waited for and reported", async () => {

@@ -8,6 +8,7 @@ import { bodiesOf, methodCall, parseAnswer } from "./exchange.js";
 import { UmqSession } from "./session.js";
 import { Subscription } from "./subscription.js";
 import { LIMITS } from "./terms.js";
+import { guarded } from "../world.js";
 import { base36 } from "./wire.js";
 
 /** @typedef {import("./exchange.js").Answer} Answer */
@@ -36,7 +37,7 @@ import { base36 } from "./wire.js";
  * @typedef {import("../reconnect.js").ReconnectOptions
  *   & import("./session.js").Serving
  *   & LogIn
- *   & {limits?: ClientLimits, onOpen?: (session: UmqSession) => void}} UmqOptions
+ *   & {limits?: ClientLimits, onOpen?: (session: UmqSession) => unknown}} UmqOptions
  */
 
 /** What engines and tools ask of any object; call methods of such names with `callMethod`. */
@@ -125,12 +126,12 @@ export class UmqClient extends ReconnectingClient {
    */
   _renew(session) {
     for (const [name, [value, attachments]] of this._attributes)
-      this._safely(() => session.setAttribute(name, value, attachments));
+      guarded(this._world, () => session.setAttribute(name, value, attachments));
     for (const [subscription, ask] of this._renewed)
       ask(session).catch((error) => {
         if (!(error instanceof ConnectionClosed)) subscription._finish("refused", error);
       });
-    this._umq.onOpen?.(session);
+    return this._umq.onOpen?.(session);
   }
 
   /**

@@ -30,7 +30,7 @@ import { Code } from "./wire.js";
  * @typedef {object} Serving
  * @property {import("./exchange.js").Methods} [methods] the peer calls these with JSON
  * @property {Answering} [onCall] answers all other calls of the peer
- * @property {(name: string, attribute: Attribute | null) => void} [onAttribute] is told that an
+ * @property {(name: string, attribute: Attribute | null) => unknown} [onAttribute] is told that an
  *   attribute of the peer was set, or (null) unset
  */
 
@@ -134,22 +134,19 @@ export class UmqSession extends LinkedSession {
   _do(verb, attachments = []) {
     const machine = this._machine;
     machine.advanceClock(this._world.now());
-    /** @type {[Slot, Promise<Uint8Array>][]} */
-    const later = [];
     /** @type {[Slot, () => Promise<Uint8Array>][]} */
     const unmade = [];
     const bodies = attachments.length
       ? bodiesOf(
           attachments,
-          (slot, bytes) => later.push([slot, bytes]),
+          (slot, bytes) =>
+            void bytes.then(
+              (body) => this._fill(() => machine.fill(slot, body)),
+              () => this._fill(() => machine.fillError(slot, "the attachment is not available")),
+            ),
           (slot, bytes) => unmade.push([slot, bytes]),
         )
       : [];
-    for (const [slot, bytes] of later)
-      bytes.then(
-        (body) => this._fill(() => machine.fill(slot, body)),
-        () => this._fill(() => machine.fillError(slot, "the attachment is not available")),
-      );
     const result = verb(machine, bodies);
     for (const [slot, bytes] of unmade) this._unmade.set(slot, bytes);
     this._link.settle();
@@ -187,7 +184,7 @@ export class UmqSession extends LinkedSession {
 
   // ── events ───────────────────────────────────────────────────────────────────────────────────
 
-  /** @type {{[type in UmqEvent["type"]]: (event: Extract<UmqEvent, {type: type}>) => void}} */
+  /** @type {{[type in UmqEvent["type"]]: (event: Extract<UmqEvent, {type: type}>) => unknown}} */
   _on = {
     welcome: ({ payload, attachments }) => {
       this.welcome = { payload, attachments };
@@ -221,11 +218,11 @@ export class UmqSession extends LinkedSession {
     },
     set: ({ name, value, attachments }) => {
       this.attributes.set(name, { value, attachments });
-      this._serving.onAttribute?.(name, { value, attachments });
+      return this._serving.onAttribute?.(name, { value, attachments });
     },
     unset: ({ name }) => {
       this.attributes.delete(name);
-      this._serving.onAttribute?.(name, null);
+      return this._serving.onAttribute?.(name, null);
     },
   };
 
