@@ -88,9 +88,13 @@ test("the server's messages go to hooks, and their results are answers (SA-16, S
   const heard = [];
   const { client, socket, world } = await connected({
     onMessage: ({ text }) => heard.push(text),
-    onError: ({ code, message }) => heard.push([code, message]),
+    onError: async ({ code, message }) => {
+      heard.push([code, message]);
+      throw new Error("a hook's own");
+    },
     onRequest: async ({ text, headers }) => {
       if (text === "no") throw new Refused("not today", 409);
+      if (text === "odd") throw new Refused("not today", "a::b");
       if (text === "broken") throw new Error("a secret");
       return text === "ack" ? undefined : new Reply(text.toUpperCase(), { x: headers.x });
     },
@@ -106,10 +110,12 @@ test("the server's messages go to hooks, and their results are answers (SA-16, S
     `ERROR\r\nsession-id::s\r\nerror-code::${code}\r\nref-msg-id::${id}\r\n\r\n${text}\r\n\r\n\0`;
   assert.deepEqual(await answered(message("msg-id::3", "no")), [error(409, 3, "not today")]);
   assert.deepEqual(await answered(message("msg-id::4", "broken")), [error(500, 4, "internal error")]);
-  assert.deepEqual(world.reported, ["a secret"]);
+  assert.deepEqual(await answered(message("msg-id::6", "odd")), [error(500, 6, "internal error")]);
+  assert.deepEqual(world.reported, ["a secret", "'::' must not stand in a header value"]);
   await answered(message("msg-id::5\r\nsend-only::yes", "news"));
   await answered("ERROR\r\nerror-code::400\r\n\r\njust so\r\n\r\n\0");
   assert.deepEqual(heard, ["news", ["400", "just so"]]);
+  assert.equal(world.reported.at(-1), "a hook's own");
   await client.sendOnly("note", { headers: { a: "b" } });
   client.sendError(418, "teapot");
   assert.deepEqual(socket.take(), [
@@ -149,10 +155,16 @@ test("a log-in that fails is told, and the socket is closed (SA-08)", async () =
   assert.equal(world.socket.closedWith, 1000);
 });
 
-test("a server that does not close after DISCONNECT is left", async () => {
-  const { client, world, socket } = await connected();
-  const closing = client.close();
-  await world.pass(4);
-  await closing;
-  assert.equal(socket.closedWith, 1000);
+test("a server that does not close after DISCONNECT is left, in the time that the program gives it", async () => {
+  for (const [owed, limits, seconds] of [[false, {}, 4], [false, { drain: 2 }, 2], [true, {}, 30], [true, { drain: 2 }, 2]]) {
+    const { client, world, socket } = await connected({ limits });
+    const asked = owed ? assert.rejects(client.request("x"), ConnectionClosed) : null;
+    const closing = client.close();
+    await world.pass(seconds - 1);
+    assert.equal(socket.closedWith, null);
+    await world.pass(1);
+    await closing;
+    await asked;
+    assert.equal(socket.closedWith, 1000);
+  }
 });

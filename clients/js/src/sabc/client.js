@@ -30,7 +30,7 @@ import { LIMITS } from "./terms.js";
  * @typedef {import("../reconnect.js").ReconnectOptions
  *   & import("./session.js").Serving
  *   & Identity
- *   & {limits?: ClientLimits, onOpen?: (session: SabcSession) => void}} SabcOptions
+ *   & {limits?: ClientLimits, onOpen?: (session: SabcSession) => unknown}} SabcOptions
  */
 
 /** @extends {ReconnectingClient<SabcSession>} */
@@ -72,6 +72,7 @@ export class SabcClient extends ReconnectingClient {
       clientId,
       passcode,
       headers,
+      drainSeconds: this._waits.drain,
     });
   }
 
@@ -80,7 +81,7 @@ export class SabcClient extends ReconnectingClient {
    * @override
    */
   _renew(session) {
-    this._sabc.onOpen?.(session);
+    return this._sabc.onOpen?.(session);
   }
 
   /**

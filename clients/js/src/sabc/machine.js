@@ -9,7 +9,7 @@
 import { ProtocolFault } from "../errors.js";
 import { joined, mute, newIncoming, wholeCharacters } from "./incoming.js";
 import { Sending } from "./sending.js";
-import { CLIENT, MISPLACED } from "./terms.js";
+import { CLIENT, MISPLACED, UNFINISHED_SECONDS } from "./terms.js";
 import { ANNOUNCEMENTS, COMMANDS, RESERVED, readFrame, utf8 } from "./wire.js";
 
 /** @typedef {import("./events.js").SabcEvent} SabcEvent */
@@ -47,7 +47,7 @@ export class Machine extends Sending {
     else if (!COMMANDS[frame.command]) this._command(frame, events);
     else this._bodied(frame, events);
     if (this._unfinished.size && !this.closed)
-      this._deadlines.noLater("unfinished", this._now + this.limits["unfinished-seconds"]);
+      this._deadlines.noLater("unfinished", this._now + UNFINISHED_SECONDS);
     return events;
   }
 
@@ -307,7 +307,7 @@ export class Machine extends Sending {
     const muted = [...this._unfinished.values()].filter((incoming) => incoming.muted);
     if (muted.length < this.limits["unfinished-messages"]) return false;
     const eldest = muted.reduce((one, other) => (other.heard < one.heard ? other : one));
-    if (now >= eldest.heard + this.limits["unfinished-seconds"]) {
+    if (now >= eldest.heard + UNFINISHED_SECONDS) {
       this._unfinished.delete(/** @type {string} */ (eldest.key));
       return false;
     }
@@ -381,7 +381,7 @@ export class Machine extends Sending {
     this._paused = false;
     for (const incoming of this._unfinished.values()) incoming.heard = this._now;
     if (this._unfinished.size && !this.closed)
-      this._deadlines.noLater("unfinished", this._now + this.limits["unfinished-seconds"]);
+      this._deadlines.noLater("unfinished", this._now + UNFINISHED_SECONDS);
   }
 
   // ── time ─────────────────────────────────────────────────────────────────────────────────────
@@ -403,11 +403,10 @@ export class Machine extends Sending {
     },
     unfinished: (now, events) => {
       if (this._paused) return;
-      const seconds = this.limits["unfinished-seconds"];
       // What is given up is remembered, so that a late part does not pass for a message.
       for (const incoming of [...this._unfinished.values()]) {
         if (incoming.muted) continue;
-        if (now >= incoming.heard + seconds) {
+        if (now >= incoming.heard + UNFINISHED_SECONDS) {
           if (this._full(now, events)) return;
           const ref = incoming.response ? null : incoming.id;
           this._sendError(408, "the rest of the message did not come", ref);
@@ -416,7 +415,7 @@ export class Machine extends Sending {
           incoming.givenUp = true;
           incoming.heard = now;
         } else {
-          this._deadlines.noLater("unfinished", incoming.heard + seconds);
+          this._deadlines.noLater("unfinished", incoming.heard + UNFINISHED_SECONDS);
         }
       }
     },

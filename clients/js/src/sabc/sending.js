@@ -4,7 +4,7 @@ import { ConnectionClosed, LimitExceeded } from "../errors.js";
 import { limitsOf } from "../limits.js";
 import { TimedMachine } from "../machine.js";
 import { Outgoing } from "./outgoing.js";
-import { CLIENT, LIMITS } from "./terms.js";
+import { CLIENT, LEAVE_SECONDS, LIMITS } from "./terms.js";
 import { ANNOUNCEMENTS, RESERVED, encode, endsEarly, headerLine, textOf, utf8 } from "./wire.js";
 
 /** @typedef {import("./events.js").SabcEvent} SabcEvent */
@@ -29,11 +29,9 @@ export class Sending extends TimedMachine {
   constructor(limits, now) {
     super(CLIENT, "idle", now);
     this.limits = limitsOf(LIMITS, limits);
-    this.bounds = {
-      lines: this.limits["header-lines"],
-      lineBytes: this.limits["header-line-bytes"],
-      blockBytes: this.limits["header-block-bytes"],
-    };
+    const blockBytes = this.limits["header-block-bytes"];
+    const lines = Math.max(1, Math.floor(blockBytes / 256));
+    this.bounds = { lines, lineBytes: Math.floor(blockBytes / 8), blockBytes };
     /** @type {Uint8Array[]} */
     this._out = [];
     this._sessionId = "";
@@ -297,11 +295,14 @@ export class Sending extends TimedMachine {
     this._out.push(encode(head, endsEarly(body) ? EMPTY : body, true));
   }
 
-  /** Ask the server to answer what it has and to close (SA-12). */
-  disconnect() {
+  /**
+   * Ask the server to answer what it has and to close (SA-12), within this time.
+   *
+   * @param {number} [seconds]
+   */
+  disconnect(seconds = 30) {
     if (!this._step("disconnect-sent")) throw new ConnectionClosed("there is no session");
-    const seconds = this.limits[this._pending.size ? "session-drain" : "leave-seconds"];
-    this._deadlines.set("drain", this._now + seconds);
+    this._deadlines.set("drain", this._now + (this._pending.size ? seconds : Math.min(seconds, LEAVE_SECONDS)));
     this._out.push(encode(`DISCONNECT\r\nsession-id::${this._sessionId}\r\n`, EMPTY, true));
   }
 

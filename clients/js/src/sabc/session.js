@@ -22,7 +22,7 @@ import { Machine } from "./machine.js";
  *   to the server, any other error is 500 there
  * @property {(message: Message) => unknown} [onMessage] is given messages that want no answer; when it
  *   returns a promise, its message counts as taken when that is settled
- * @property {(error: Refused) => void} [onError] is told errors of the server that answer nothing
+ * @property {(error: Refused) => unknown} [onError] is told errors of the server that answer nothing
  */
 
 /**
@@ -56,10 +56,12 @@ export class SabcSession extends LinkedSession {
    * @param {string} options.clientId
    * @param {string | null} options.passcode
    * @param {Headers} options.headers
+   * @param {number} options.drainSeconds
    */
-  constructor(socket, { world, limits, serving, clientId, passcode, headers }) {
+  constructor(socket, { world, limits, serving, clientId, passcode, headers, drainSeconds }) {
     super(socket, new Machine({ limits, now: world.now() }), world);
     this._serving = serving;
+    this._drainSeconds = drainSeconds;
     /** When the server ends the session at the latest, or null. @type {Date | null} */
     this.expires = null;
     /** Messages that the program works on, and (by themselves) requests. */
@@ -92,7 +94,7 @@ export class SabcSession extends LinkedSession {
 
   // ── events ───────────────────────────────────────────────────────────────────────────────────
 
-  /** @type {{[type in SabcEvent["type"]]: (event: any) => void}} */
+  /** @type {{[type in SabcEvent["type"]]: (event: any) => unknown}} */
   _on = {
     granted: ({ expires, headers }) => {
       this.expires = expires;
@@ -185,14 +187,31 @@ export class SabcSession extends LinkedSession {
       const { body, headers } = answer instanceof Reply ? answer : new Reply(answer ?? "");
       this._do((machine) => machine.answer(id, bytesOf(body), headers));
     } catch (error) {
-      const refused = error instanceof Refused;
-      const code = (refused ? error.code : null) ?? 500;
-      // A session that ended beneath a hook is no error of the hook.
-      const beneath = this._machine.closed && error instanceof ConnectionClosed;
-      this._do((machine) => machine.refuse(id, code, refused ? error.message : "internal error"));
-      if (!refused && !beneath) this._world.report(error);
+      this._refuse(id, error);
     }
     this._requests.count(-length);
+  }
+
+  /**
+   * Answer a request with an error; what no Refused says is for the program alone.
+   *
+   * @param {string} id
+   * @param {unknown} error
+   */
+  _refuse(id, error) {
+    if (error instanceof Refused) {
+      const { code, message } = error;
+      try {
+        this._do((machine) => machine.refuse(id, code ?? 500, message));
+        return;
+      } catch (odd) {
+        error = odd; // a code that no header can carry
+      }
+    }
+    // A session that ended beneath a hook is no error of the hook.
+    const beneath = this._machine.closed && error instanceof ConnectionClosed;
+    this._do((machine) => machine.refuse(id, 500, "internal error"));
+    if (!beneath) this._world.report(error);
   }
 
   // ── verbs ────────────────────────────────────────────────────────────────────────────────────
@@ -278,7 +297,7 @@ export class SabcSession extends LinkedSession {
 
   async _close() {
     this._reading.end(); // what is on its way may have to come before the end
-    if (this._machine.open) this._do((machine) => machine.disconnect());
+    if (this._machine.open) this._do((machine) => machine.disconnect(this._drainSeconds));
     else if (this._machine.state !== "draining") this.abort();
     await this._link.closed;
   }

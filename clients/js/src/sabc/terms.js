@@ -6,20 +6,21 @@ import { RESERVED } from "./wire.js";
 export const LIMITS = /** @type {const} */ ({
   "connect-seconds": [10, "s", "from the open socket to CONNECTED"],
   "message-bytes": [1 << 20, "bytes", "a message is cut there, twice it closes"],
-  "header-lines": [32, "headers", "of a frame"],
-  "header-line-bytes": [1024, "bytes", "of one header"],
   "header-block-bytes": [8192, "bytes", "of all headers of a frame"],
   "unfinished-messages": [16, "messages", "whose last part has not come"],
-  "unfinished-seconds": [60, "s", "between two parts of a message"],
   "outstanding-requests": [1024, "requests", "unanswered, each direction"],
   "backlog-bytes": [64 << 20, "bytes", "requests and messages that are being worked on; a quarter pauses"],
   "response-seconds": [60, "s", "for the answer to our request"],
-  "session-drain": [30, "s", "after DISCONNECT, while answers are owed"],
-  "leave-seconds": [4, "s", "after DISCONNECT, when nothing is owed"],
   "part-bytes": [65536, "bytes", "of a body are sent as one frame"],
 });
 
 /** @typedef {import("../limits.js").Limits<typeof LIMITS>} SabcLimits */
+
+/** The next part of a message comes within this time (SA-27). */
+export const UNFINISHED_SECONDS = 60;
+
+/** A server that owes nothing closes within this time after DISCONNECT (SA-12). */
+export const LEAVE_SECONDS = 4;
 
 /** @typedef {"idle" | "waiting" | "open" | "draining" | "closed"} State */
 

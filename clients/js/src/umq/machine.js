@@ -9,6 +9,7 @@
 import { AttachmentLost, ProtocolFault } from "../errors.js";
 import { Arriving } from "./arriving.js";
 import { bytesOf } from "./attachments.js";
+import { FILL_SECONDS } from "./terms.js";
 import { Code, VERSION, base36, decode, encode, isId, partition, valueOf } from "./wire.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
@@ -295,11 +296,10 @@ export class Machine extends Arriving {
       if (following < Infinity) this._deadlines.set("call", following);
     },
     fill: (now) => {
-      const seconds = this.limits["attachment-fill-seconds"];
       const { first } = this._outgoing;
-      if (first && now >= this._outgoingSince + seconds)
+      if (first && now >= this._outgoingSince + FILL_SECONDS)
         this.fillError(first, "the attachment is not there in time");
-      if (this._outgoing.first) this._deadlines.set("fill", this._outgoingSince + seconds);
+      if (this._outgoing.first) this._deadlines.set("fill", this._outgoingSince + FILL_SECONDS);
     },
     closing: (now) => {
       for (const [topic, at] of this._closing) {

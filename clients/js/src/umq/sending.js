@@ -4,7 +4,7 @@ import { ConnectionClosed, LimitExceeded } from "../errors.js";
 import { limitsOf } from "../limits.js";
 import { TimedMachine } from "../machine.js";
 import { Outgoing, Slot } from "./attachments.js";
-import { CLIENT, LIMITS } from "./terms.js";
+import { CLIENT, CLOSING_SECONDS, CLOSING_TOPICS, FILL_SECONDS, LIMITS } from "./terms.js";
 import { VERSION, base36, charactersOf, encode, isId, valueOf } from "./wire.js";
 
 /** @typedef {import("./events.js").UmqEvent} UmqEvent */
@@ -87,10 +87,10 @@ export class Sending extends TimedMachine {
 
   /** @param {string} topic */
   _closeTopicHere(topic) {
-    const at = this._now + this.limits["closing-seconds"];
+    const at = this._now + CLOSING_SECONDS;
     this._closing.set(topic, at);
     this._deadlines.noLater("closing", at);
-    if (this._closing.size > this.limits["closing-topics"])
+    if (this._closing.size > CLOSING_TOPICS)
       for (const first of this._closing.keys()) {
         this._closing.delete(first);
         break;
@@ -136,8 +136,7 @@ export class Sending extends TimedMachine {
     if (!this._outgoing.first) this._outgoingSince = this._now;
     this._outgoing.add(attachments);
     this._sendSlots();
-    if (this._outgoing.first)
-      this._deadlines.noLater("fill", this._outgoingSince + this.limits["attachment-fill-seconds"]);
+    if (this._outgoing.first) this._deadlines.noLater("fill", this._outgoingSince + FILL_SECONDS);
   }
 
   _sendSlots() {

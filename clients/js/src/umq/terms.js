@@ -9,7 +9,6 @@ export const LIMITS = /** @type {const} */ ({
   "attachments-bytes": [64 << 20, "bytes", "attachments that wait for the rest of their message"],
   "backlog-bytes": [64 << 20, "bytes", "updates and streamed attachments that nobody has taken; a quarter pauses"],
   "attachment-seconds": [60, "s", "the next attachment's arrival"],
-  "attachment-fill-seconds": [45, "s", "ours, before - takes its place"],
   announcements: [1024, "messages", "with attachments to come"],
   "waiting-messages": [1024, "messages", "behind such attachments"],
   calls: [1024, "calls", "of the server, not answered yet"],
@@ -19,13 +18,19 @@ export const LIMITS = /** @type {const} */ ({
   callbacks: [1024, "callbacks", "registered here"],
   topics: [1024, "topics", "the server subscribed here"],
   "own-subscriptions": [1024, "topics", "we subscribed"],
-  "closing-seconds": [60, "s", "late updates are dropped silently"],
-  "closing-topics": [1024, "topics", "the oldest is forgotten above"],
   attributes: [256, "attributes", "of the server"],
   "attributes-bytes": [1 << 20, "bytes", "names, values and attachments of these"],
 });
 
 /** @typedef {import("../limits.js").Limits<typeof LIMITS>} UmqLimits */
+
+/** An attachment of ours that is not filled by then is sent as `-` (UM-04). */
+export const FILL_SECONDS = 45;
+
+/** Late updates of a topic that we left are dropped silently for this long (UM-14). */
+export const CLOSING_SECONDS = 60;
+
+export const CLOSING_TOPICS = 1024;
 
 /** @typedef {"start" | "awaiting-welcome" | "open" | "closed"} State */
 
