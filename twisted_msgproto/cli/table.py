@@ -143,7 +143,7 @@ def _tell(line: str) -> None:
 # -- actions --------------------------------------------------------------------------------------
 
 
-@action("counts", "rows, offsets, protocols, files and days of every gateway")
+@action("counts", "rows, files and days, and how far each gateway has landed")
 def _counts(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.proof import counts
 
@@ -155,14 +155,12 @@ def _counts(arguments: SimpleNamespace) -> int:
         f"table {found.location} version {found.version}: {found.rows} rows in {found.files} "
         f"files, {found.bytes} bytes"
     )
-    for each in found.gateways.values():
-        landed = "no place" if each.landed is None else f"landed {each.landed}"
+    for name, values in found.partitions.items():
+        for value, rows in sorted(values.items()):
+            print(f"{name} {value}: {rows} rows")
+    for gateway, each in found.gateways.items():
         begin = "" if each.begin is None else f", from offset {each.begin}"
-        print(f"gateway {each.gateway}: {landed}{begin}, {each.rows} rows")
-        for name, rows in sorted(each.protocols.items()):
-            print(f"  protocol {name}: {rows} rows")
-        for day, rows in sorted(each.days.items()):
-            print(f"  day {day}: {rows} rows")
+        print(f"gateway {gateway}: landed {each.landed}{begin}")
     return 0
 
 

@@ -19,11 +19,10 @@ from .actions import Commit, DataFile, Torn
 from .delta_table import Table
 from .preflight import not_noted
 from .row_offsets import (
-    KEY,
     Coverage,
     FileLost,
     check_columns,
-    groups_of,
+    read_footer,
     read_offsets,
     size,
     without,
@@ -298,19 +297,11 @@ def _commits(table: Table) -> Iterator[Commit]:
 # -- counts ---------------------------------------------------------------------------------------
 
 
-PROTOCOL = "protocol"
-DAY = "day"
-
-
 @dataclass(slots=True)
 class GatewayCounts:
-    gateway: str
-    landed: int | None = None
+    landed: int
     begin: int | None = None
-    """The lowest offset in the table."""
-    rows: int = 0
-    protocols: dict[str, int] = field(default_factory=dict)
-    days: dict[str, int] = field(default_factory=dict)
+    """The first offset that the table was to hold; None where it is not noted."""
 
 
 @dataclass(slots=True)
@@ -321,46 +312,31 @@ class Counts:
     files: int
     bytes: int
     rows: int = 0
+    partitions: dict[str, dict[str, int]] = field(default_factory=dict)
+    """How many rows have each value of each partition column."""
     gateways: dict[str, GatewayCounts] = field(default_factory=dict)
 
 
 def counts(table: Table) -> Counts:
-    """Count the rows of every gateway, by protocol and by day."""
-    check_columns(table)
+    """Return what the log says; of a file of which it does not count the rows, its footer does."""
     files = table.files()
     nbytes = sum(file.size for file in files)
     found = Counts(table.location, table.version, table.table_id, len(files), nbytes)
-    for gateway, landed in table.landed().items():
-        found.gateways[gateway] = GatewayCounts(gateway, landed.offset)
     for file in files:
-        try:
-            for row in _grouped(table, file):
-                _count(found, row)
-        except FileLost as error:
-            tells = verify_tells(table.location)
-            raise TableError(f"{file.path} of {table.location}: {error}; {tells}") from error
-    found.gateways = dict(sorted(found.gateways.items()))
+        rows = _rows_in(table, file) if file.rows is None else file.rows
+        found.rows += rows
+        for name, value in file.partition.items():
+            by = found.partitions.setdefault(name, {})
+            by[str(value)] = by.get(str(value), 0) + rows
+    begins = gaps.offsets(table.transactions, gaps.BEGIN_PREFIX)
+    for gateway, landed in sorted(table.landed().items()):
+        found.gateways[gateway] = GatewayCounts(landed.offset, begins.get(gateway))
     return found
 
 
-def _grouped(table: Table, file: DataFile) -> Iterator[dict[str, Any]]:
-    """Yield the lowest offset and the number of rows of each gateway, protocol and day."""
-    stored = [name for name in (*KEY, PROTOCOL, DAY) if name not in table.partition_by]
-    for rows in groups_of(table.storage, file, stored):
-        by = [name for name in rows.column_names if name != "offset"]
-        grouped = rows.group_by(by).aggregate([("offset", "min"), ("offset", "count")])
-        for row in grouped.to_pylist():
-            yield {**file.partition, **row}
-
-
-def _count(found: Counts, row: dict[str, Any]) -> None:
-    gateway, begin, rows = row["gateway"], row["offset_min"], row["offset_count"]
-    if gateway is None or begin is None:
-        return
-    each = found.gateways.setdefault(gateway, GatewayCounts(gateway))
-    each.begin = begin if each.begin is None else min(each.begin, begin)
-    each.rows += rows
-    found.rows += rows
-    for by, value in ((each.protocols, row.get(PROTOCOL)), (each.days, row.get(DAY))):
-        if value is not None:
-            by[str(value)] = by.get(str(value), 0) + rows
+def _rows_in(table: Table, file: DataFile) -> int:
+    try:
+        return int(read_footer(table.storage, file).num_rows)
+    except FileLost as error:
+        tells = verify_tells(table.location)
+        raise TableError(f"{file.path} of {table.location}: {error}; {tells}") from error
