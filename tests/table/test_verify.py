@@ -37,6 +37,7 @@ from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.proof import GatewayCounts, counts, verify
+from twisted_msgproto.table.rewind import rewind
 
 
 def of(report: Any, gateway: Gateway) -> Any:
@@ -92,6 +93,27 @@ def test_a_bridge_notes_where_a_gateway_began_and_what_was_damaged(
     [(lo, hi)] = found.damaged
     assert lo <= 33 < hi
     assert found.rows == 40 - begin - (hi - lo)
+
+
+def test_rows_that_were_damaged_when_they_had_landed_are_missing_until_they_land_again(
+    table: Table, a: Gateway
+) -> None:
+    """Where the queue is named they were taken for damaged: rewind did nothing, and without the
+    queue they were missing for ever.
+    """
+    a.put(39)
+    for end in (10, 40):
+        land(table, a, to={a.id: end})
+    damage_record(a.directory, b"body 3")
+    table.storage.delete(min(table.files(), key=lambda file: file.modified).path)
+    queues = {a.id: a.reader}
+    assert of(verify(table, queues), a).missing == [(0, 10)]
+    rewind(Table.open(table.location), RUN, queues=queues)
+    land(Table.open(table.location), a)
+    report = verify(Table.open(table.location))
+    assert report.intact, list(report.findings())
+    [(lo, hi)] = of(report, a).damaged
+    assert lo <= 3 < hi <= 10
 
 
 class Odd:

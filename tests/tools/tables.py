@@ -26,6 +26,7 @@ from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter, Seg
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.erased import Notes
+from twisted_msgproto.table.gaps import batch_notes
 from twisted_msgproto.table.landing import Target, land_ranges, open_output
 from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.proof import GatewayReport, verify
@@ -171,13 +172,9 @@ def land_gateways(
     target = Target(table.location, dict(table.storage.options), partition_by=table.partition_by)
     landed = land_ranges(target, ranges, lambda part: QueueReader(part.location), table.storage)
     assert not landed.failed
-    info = {
-        "gateways": {
-            gateway: {"damaged": [list(part) for part in landed.damaged.get(gateway, [])]}
-            for gateway in places
-        }
-    }
-    table.commit(landed.files, places, before=before, run=BRIDGE, info=info)
+    begins = {part.gateway: part.lo for part in ranges if before[part.gateway] is None}
+    notes = batch_notes(begins, landed.damaged, table.transactions)
+    table.commit(landed.files, places, before=before, run=BRIDGE, notes=notes)
     return landed.files
 
 

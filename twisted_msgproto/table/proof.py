@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..core.errors import QueueMismatch, TableError
-from ..queue.damage import Range, merged
+from ..queue.damage import Range
 from ..queue.interface import Queue
 from ..queue.lineage import Landed
 from . import erased, gaps
-from .actions import Commit, DataFile, Torn
+from .actions import DataFile
 from .delta_table import Table
 from .preflight import not_noted
 from .row_offsets import (
@@ -27,8 +25,7 @@ from .row_offsets import (
     size,
     without,
 )
-from .snapshot import list_log, read_version
-from .storage import one_line, verify_tells
+from .storage import verify_tells
 
 LINES_MAX = 20
 
@@ -166,14 +163,14 @@ def verify(
     offsets = read_offsets(table.storage, files, every_column=every_column)
     report = Report(table.location, table.version, len(files))
     report.lost, report.nameless = offsets.lost, offsets.nameless
-    reasons = _Reasons(table, queues or {})
+    reasons = _Reasons(table)
     landed = table.landed()
     for gateway in sorted({*landed, *offsets.gateways}):
         coverage = offsets.gateways.get(gateway, Coverage())
         report.gateways[gateway] = _judged(gateway, landed.get(gateway), coverage, reasons)
     for gateway, found in report.gateways.items():
-        if gateway in reasons.queues:
-            _ask(found, reasons.queues[gateway])
+        if queues and gateway in queues:
+            _ask(found, queues[gateway])
     return report
 
 
@@ -203,10 +200,6 @@ def _judged(
         uncounted = size(missing) - gaps.absent(reasons.transactions, gateway)
         uncounted = max(0, uncounted) if gateway in reasons.dropping else uncounted
         missing = []
-    if missing:
-        # Commits tell of damage that is noted nowhere else, as long as the log has them.
-        damaged = merged([*damaged, *reasons.told(gateway)])
-        missing = without(missing, damaged)
     # Where rows are left out or rejected, ranges are too coarse: they are counted.
     counted = (reasons.counted(gateway) if by_count else None) or (
         size(rest) - size(without(rest, expired)),
@@ -247,8 +240,7 @@ def _ask(found: GatewayReport, queue: Queue) -> None:
 
 
 class _Reasons:
-    def __init__(self, table: Table, queues: Mapping[str, Queue]) -> None:
-        self.queues = queues
+    def __init__(self, table: Table) -> None:
         self.transactions = table.transactions
         self.left_out = gaps.counted(table.transactions, gaps.LEFT_OUT_PREFIX)
         self.rejected = gaps.counted(table.transactions, gaps.REJECTED_PREFIX)
@@ -259,39 +251,11 @@ class _Reasons:
         # What others took out, a start of a bridge would note.
         self.erased = erased.united([self.noted, *not_noted(table).values()])
         self.dropping = gaps.offsets(table.transactions, gaps.DROPPING_PREFIX)
-        self._table = table
-        self._commits: dict[str, list[Range]] | None = None
 
     def counted(self, gateway: str) -> tuple[int, int]:
         prefixes = gaps.EXPIRED_ROWS_PREFIX, gaps.DAMAGED_ROWS_PREFIX
         expired, damaged = (self.transactions.get(prefix + gateway, 0) for prefix in prefixes)
         return expired, damaged
-
-    def told(self, gateway: str) -> list[Range]:
-        if self._commits is None:
-            self._commits = damage_of_commits(self._table)
-        queue = self.queues.get(gateway)
-        return [*self._commits.get(gateway, []), *(queue.damaged() if queue else [])]
-
-
-def damage_of_commits(table: Table) -> dict[str, list[Range]]:
-    found: dict[str, list[Range]] = {}
-    try:
-        for commit in _commits(table):
-            gateways: Any = commit.info.get("gateways", {})
-            for gateway, entry in gateways.items():
-                damaged = [(lo, hi) for lo, hi in entry.get("damaged", ())]
-                found.setdefault(gateway, []).extend(damaged)
-    except OSError as error:
-        raise TableError(f"cannot read {table.location}: {one_line(error)}") from error
-    return found
-
-
-def _commits(table: Table) -> Iterator[Commit]:
-    for version in list_log(table.storage).until(table.version):
-        # Cleaned away meanwhile, or torn and of no use here.
-        with contextlib.suppress(FileNotFoundError, Torn):
-            yield read_version(table.storage, version)
 
 
 # -- counts ---------------------------------------------------------------------------------------
