@@ -132,13 +132,14 @@ def pytest_collection_modifyitems(
 ) -> Iterator[None]:
     """Whatever uses the Spark session runs in one worker: a second session costs a gigabyte.
 
-    It is slow too: Java has to start before the first of them.
+    What starts a Spark of its own does so in one other worker ("bridges"): together they last as
+    long as all other tests.  Both are slow: Java has to start first.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
         mark = item.get_closest_marker("xdist_group")
-        if mark is not None and mark.args[0] == "spark":
+        if mark is not None and mark.args[0] in ("spark", "bridges"):
             item.add_marker(pytest.mark.slow)
     if not config.getoption("--long"):
         leave_out_long(config, items)

@@ -26,7 +26,7 @@ from twisted_msgproto.cli.demo import (
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.registry import PROTOCOLS
 
-spark = pytest.mark.xdist_group("spark")
+spark = pytest.mark.xdist_group("bridges")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import pytest
 import zmq
 import zmq.auth
 
+from tests.tools import java_classes
 from tests.tools.certificates import Authority
 from tests.tools.loops import landed_offsets
 from tests.tools.processes import START_SECONDS, Launcher, contained, environment
@@ -629,7 +630,12 @@ def landed(table: Path) -> bool:
     return made and sum(map(len, landed_offsets(table).values())) == 3
 
 
+JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
+
+
 def run_the_units() -> None:
+    quick = [f"{name}={java_classes.options()}" for name in JAVA_VARIABLES]
+    subprocess.run(["systemctl", "set-environment", *quick], check=True)
     for words, gateways in UNITS_OF.items():
         directory = Path(shlex.split(words)[1])
         status, told = run(words)

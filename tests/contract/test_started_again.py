@@ -98,7 +98,7 @@ def test_a_pid_that_another_program_has_now_is_no_obstacle__RD_10(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 @pytest.mark.parametrize(
     "set_up", ["all", *(pytest.param(word, marks=LONG) for word in ["", *SET_UPS[:-1]])]
 )
@@ -118,7 +118,7 @@ def test_the_same_bridge_lands_again_after_a_kill(launch: Launcher, set_up: str)
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 def test_a_bridge_without_java_lands_once_the_named_variable_is_set__RD_12(
     launch: Launcher,
 ) -> None:
@@ -176,7 +176,7 @@ def talk(host: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 @pytest.mark.parametrize(("set_up", "host"), [("no-ipv6", "127.0.0.1"), ("ipv6-only", "[::1]")])
 def test_one_kind_of_addresses_is_enough(launch: Launcher, set_up: str, host: str) -> None:
     """Where the bridge needs another, its line has the command that gives it."""

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from shutil import copy, copytree
+from typing import Any
 
 import pytest
 
@@ -71,8 +72,14 @@ def line_matches(told: str, shown: str) -> bool:
     return re.fullmatch(".+".join(map(re.escape, shown.split("…"))), told) is not None
 
 
+def marked(page: Path) -> Any:
+    """The page, in the group of those that start a Spark of their own if it does."""
+    marks = [pytest.mark.xdist_group("bridges")] if "pyspark" in "".join(programs(page)) else []
+    return pytest.param(page, marks=marks, id=name_of(page))
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in with_blocks("python") if page != DATA_SOURCE], ids=name_of
+    "page", [marked(page) for page in with_blocks("python") if page != DATA_SOURCE]
 )
 def test_python_examples_run(launch: Launcher, page: Path) -> None:
     for program in programs(page):

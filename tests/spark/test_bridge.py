@@ -313,7 +313,7 @@ def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__T
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 class TestWithSpark:
     def test_a_running_bridge_follows_the_queue_and_ends_on_a_signal__RD_52__RD_12(
         self, launch: Launcher, queue: Path, tmp_path: Path
@@ -550,7 +550,7 @@ def listening(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 class TestTwoBridgesOfOneTable:
     def test_they_run_start_again_and_are_killed_beside_each_other__RD_51__TB_11(
         self, launch: Launcher, tmp_path: Path

@@ -121,7 +121,7 @@ def account(table: Path, queue: Path) -> GatewayReport:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 def test_every_row_is_accounted_for_after_everything_at_once(
     launch: Launcher, tmp_path: Path
 ) -> None:

