@@ -7,6 +7,7 @@ import socket
 import ssl as standard_ssl
 from typing import Any
 
+from OpenSSL import SSL
 from twisted.internet import reactor as installed
 from twisted.internet import ssl
 from twisted.internet.defer import Deferred
@@ -17,6 +18,7 @@ from twisted.internet.endpoints import (
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock, deferLater
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from tests.doubles import temporary
@@ -254,3 +256,56 @@ class Offers(TestCase):
                         agreed = await deferToThread(self.agreed, address, offered)
                         common = serving is web and "http/1.1" in offered
                         self.assertEqual(agreed, "http/1.1" if common else None, address)
+
+
+# ── certificates for several names ──────────────────────────────────────────────────────────────
+
+
+class Names(TestCase):
+    """A directory with certificates for several names: clients say whom they want (SNI)."""
+
+    timeout = 60
+
+    def asked(self, port: int, name: bytes | None) -> str:
+        """Whose certificate is shown to a client that asks for ``name``."""
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            client = SSL.Connection(SSL.Context(SSL.TLS_METHOD), line)
+            if name is not None:
+                client.set_tlsext_host_name(name)
+            client.set_connect_state()
+            client.do_handshake()
+            certificate = client.get_peer_certificate()
+            assert certificate is not None
+            return str(certificate.get_subject().CN)
+
+    async def test_each_name_has_its_own_and_a_stranger_writes_no_line(self) -> None:
+        home = temporary(self)
+        authority = Authority(home)
+        names = home / "names"
+        names.mkdir()
+        for name in ("one.example", "*.two.example"):
+            files = authority.server(name.strip("*."), name)
+            both = files.key.read_bytes() + files.cert.read_bytes()
+            (names / files.cert.name).write_bytes(both)
+        async with lumberjack.serve(f"tls:{names}:0:interface=127.0.0.1") as server:
+            port = int(server.addresses[0].rpartition(":")[2])
+            with capturedLogs() as events:
+                wanted = (b"one.example", b"a.two.example", b"three.example", b"\xff.x", None)
+                shown = {name: await deferToThread(self.asked, port, name) for name in wanted}
+        self.assertEqual(shown[b"one.example"], "one.example")
+        self.assertEqual(shown[b"a.two.example"], "two.example")
+        others = {shown[name] for name in wanted[2:]}
+        self.assertEqual(len(others), 1, "all others see the same one")
+        lines = [str(formatEvent(event)) for event in events]
+        self.assertEqual([line for line in lines if "name" in line or "SNI" in line], [])
+
+    async def test_a_directory_without_any_is_told_of_at_the_start(self) -> None:
+        home = temporary(self)
+        with capturedLogs() as events:
+            async with lumberjack.serve(f"tls:{home}:0:interface=127.0.0.1") as server:
+                port = int(server.addresses[0].rpartition(":")[2])
+                with self.assertRaises(SSL.Error):
+                    await deferToThread(self.asked, port, b"one.example")
+        lines = [str(formatEvent(event)) for event in events]
+        [told] = [line for line in lines if "no certificate for any name" in line]
+        self.assertIn("msgproto reload", told)

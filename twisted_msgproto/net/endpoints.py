@@ -42,7 +42,7 @@ from .endpoint_strings import PORT_MOST, SERVERS, check_parts, file_trouble
 from .factory import SessionFactory, host_of, peer_name
 from .process import alone_in
 from .reloading import Change
-from .tls import TlsFactory, tls_from_directory, tls_with
+from .tls import TlsFactory, certificates_of, tls_from_directory, tls_with
 
 BACKLOG: Final = 50
 
@@ -212,17 +212,15 @@ def check_endpoint(description: str) -> None:
 
 def check_directory(description: str) -> None:
     """Raise ConfigurationError for ``tls:DIRECTORY`` without any certificate that has its key."""
-    from twisted.protocols._sni import PEMObjects
-    from twisted.python.filepath import FilePath
-
     directory = tls_directory(description)
     if directory is None:
         return
     if not os.path.isdir(directory):
         raise ConfigurationError(f"there is no directory {directory!r}")
-    if not PEMObjects.fromDirectory(FilePath(directory)).inferDomainMapping():
+    if not certificates_of(directory):
         raise ConfigurationError(
-            f"the directory {directory!r} has no file NAME.pem with a certificate and its key"
+            f"the directory {directory!r} has no file NAME.pem with a key and its certificate for a"
+            " name (subjectAltName)"
         )
 
 

@@ -111,31 +111,55 @@ def renew(connection: Any) -> None:
             openssl.SSL_set_bio(connection._ssl, new, connection._from_ssl)  # it frees the old one
 
 
-class _Connection(SSL.Connection):
-    def set_context(self, context: SSL.Context) -> None:
-        """Serve with this context from now on; Twisted's directories of certificates call it."""
-        super().set_context(restrict(context))
-
-
 @implementer(IOpenSSLServerConnectionCreator)
 class _FromOptions:
     def __init__(self, options: Any) -> None:
         self._options = options
 
     def serverConnectionForTLS(self, protocol: Any) -> SSL.Connection:
-        return _Connection(restrict(self._options.getContext()), None)
+        return SSL.Connection(restrict(self._options.getContext()), None)
+
+
+def certificates_of(directory: str) -> dict[str, CertificateOptions]:
+    """Return what to serve each name with, of the files NAME.pem of a directory.
+
+    Raises OSError, and what OpenSSL raises for a file that is none.
+    """
+    # Twisted has no public name for what its own ``tls:`` endpoints do; no other needs it.
+    from twisted.protocols._sni import PEMObjects
+
+    return PEMObjects.fromDirectory(FilePath(directory)).inferDomainMapping()
 
 
 @implementer(IOpenSSLServerConnectionCreator)
 class _FromDirectory:
-    def __init__(self, directory: str) -> None:
-        # Twisted has no public name for what its own ``tls:`` endpoints do; no other needs it.
-        from twisted.protocols._sni import SNIConnectionCreator, autoReloadingDirectoryOfPEMs
+    """Serves the certificate of the name that a client asks for, and to others the first one.
 
-        self._names = SNIConnectionCreator(autoReloadingDirectoryOfPEMs(FilePath(directory)))
+    Twisted's own choice writes a line for each name that it does not know, and a traceback for one
+    that is no text: any stranger could fill the log.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._named = certificates_of(directory)
+        if not self._named:
+            log.warn(
+                "the directory {directory} has no certificate for any name: every hand-shake is"
+                " refused until one is there and msgproto reload has read it",
+                directory=directory,
+            )
+        usual = next(iter(self._named.values()), None) or CertificateOptions()
+        self._usual = restrict(usual.getContext())
+        self._usual.set_tlsext_servername_callback(self._choose)
 
     def serverConnectionForTLS(self, protocol: Any) -> SSL.Connection:
-        return _Connection(restrict(self._names.defaultContext), None)
+        return SSL.Connection(self._usual, None)
+
+    def _choose(self, connection: SSL.Connection) -> None:
+        name = (connection.get_servername() or b"").decode("ascii", "replace")
+        any_of_domain = f"*.{name.partition('.')[2]}"
+        found = self._named.get(name) or self._named.get(any_of_domain)
+        if found is not None:
+            connection.set_context(restrict(found.getContext()))
 
 
 RECORDS: Final = 16
