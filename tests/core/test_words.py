@@ -48,7 +48,7 @@ def tls(text: str) -> TLSError:
         ),
         (tls("wrong version number"), "the server does not speak TLS there"),
         (tls("tlsv13 alert certificate required"), "wants a certificate of ours: --tls-cert"),
-        (tls("sslv3 alert handshake failure"), "wants a certificate of ours: --tls-cert"),
+        (tls("sslv3 alert handshake failure"), "a certificate of ours (--tls-cert FILE and"),
         (tls("tlsv1 alert unknown ca"), "does not accept our certificate"),
         (tls("tlsv1 alert protocol version"), "TLS 1.2 or newer"),
         (tls("something new"), "no secure connection could be made (SSL routines: something new)"),
@@ -123,6 +123,7 @@ def test_what_a_server_says_of_a_client_whose_tls_fails() -> None:
     text = "tlsv1 alert unknown ca"
     words = "it does not trust this server's certificate: give it the authority that signed it"
     assert client_tls(text) == f"{words} ({text})"
+    assert "no certificate of its own" in client_tls("no suitable signature algorithm")
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,13 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
         "TLS: the server does not speak TLS there; try tcp: (or ws:) or its TLS port",
     ),
     (
-        r"alert certificate required|alert handshake failure|peer did not return a certificate",
+        r"alert certificate required|peer did not return a certificate",
         "TLS: the server wants a certificate of ours: --tls-cert FILE and --tls-key FILE",
+    ),
+    (
+        r"alert handshake failure",
+        "TLS: the server refuses the hand-shake: perhaps it wants a certificate of ours (--tls-cert"
+        " FILE and --tls-key FILE), or has none itself; its log says why",
     ),
     (
         r"alert (bad certificate|unknown ca|certificate unknown|certificate expired"
@@ -205,6 +210,10 @@ PEERS_TLS: Final[tuple[tuple[str, str], ...]] = (
     (
         r"certificate verify failed",
         "its certificate has expired, or none of this endpoint's caCerts has signed it",
+    ),
+    (
+        r"no suitable signature algorithm",
+        "this endpoint has no certificate of its own that fits",
     ),
     (
         r"unsupported protocol|no shared cipher|protocol version|no protocols available",
