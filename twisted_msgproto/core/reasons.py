@@ -132,7 +132,7 @@ HINTS: Final[tuple[tuple[str, str, str], ...]] = (
     (
         r"^the server closed the connection$|^the connection was lost: ",
         r"tcp:(?!//)|ws:",
-        "if it speaks TLS there, try {other}",
+        "if it speaks TLS there, try {other}; its log says why",
     ),
     (
         r"^the server did not answer|no session in time|gave no session"
