@@ -1,25 +1,26 @@
 """RFC 6455 case by case, in memory: UMQ's and sABC's WebSocket beside bare autobahn.
 
-The cases follow the sections of the public conformance cases, which ``python -m tests.conformance``
-runs in full over real sockets.  Each has one right answer; bare autobahn gives it, and so do ours.
-sABC's frames are bytes, which leave as text where they are UTF-8 (``SA-25``), so the kind of an
-echoed message is not compared there.
+The cases follow the sections of the public conformance cases (autobahntestsuite).  Each has one
+right answer; bare autobahn gives it, and so do ours.  sABC's frames are bytes, which leave as text
+where they are UTF-8 (``SA-25``), so the kind of an echoed message is not compared there.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
+from autobahn.twisted import websocket as autobahn
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from tests.conformance.testees import TESTEES, client, server
 from twisted_msgproto.net.wires.websocket.frames import FRAMES_MAX
+from twisted_msgproto.sabc import SabcServerFactory
+from twisted_msgproto.umq import UmqClientFactory, UmqServerFactory
 
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -180,6 +181,75 @@ SHORT = 4096
 """Cases up to this many bytes are also sent byte by byte."""
 
 
+TESTEES: Final = ("autobahn", "umq", "sabc")
+"""The first one is what the others are compared with."""
+
+
+class Echo:
+    """A session that sends back what comes, and reads on when that has been read."""
+
+    factory: Any
+    wire: Any
+    closing: Callable[[], object] | None = None
+
+    def makeConnection(self, wire: Any) -> None:
+        self.wire = wire
+        self.factory.connectionOpened(self, "127.0.0.1")
+        wire.established()
+
+    def received(self, inputs: list[Any]) -> None:
+        self.wire.write(inputs)
+
+    @property
+    def link(self) -> Any:
+        return self
+
+    def oversized(self) -> None:
+        """The wire closes."""
+
+    def heldChanged(self) -> None:
+        """Nobody counts it."""
+
+    def unread(self) -> None:
+        """The wire drops the peer."""
+
+    def outputChanged(self, paused: bool) -> None:
+        if paused:
+            self.wire.pauseProducing()
+        else:
+            self.wire.resumeProducing()
+
+    def outputDrained(self) -> None:
+        """Nothing waits for it."""
+
+    def connectionLost(self, reason: object) -> None:
+        self.factory.connectionClosed(self, reason)
+
+    def neverConnected(self, error: Exception) -> None:
+        """The factory forgets it by itself."""
+
+
+class Bare(autobahn.WebSocketServerProtocol):  # type: ignore[misc]
+    def onMessage(self, payload: bytes, isBinary: bool) -> None:
+        self.sendMessage(payload, isBinary)
+
+
+def server(name: str, clock: Clock) -> Any:
+    """A factory that accepts WebSocket connections and echoes."""
+    if name == "autobahn":
+        bare = autobahn.WebSocketServerFactory(reactor=clock)
+        bare.protocol = Bare
+        bare.setProtocolOptions(failByDrop=False)  # it says why it closes, as ours do
+        return bare
+    if name == "umq":
+        umq = UmqServerFactory(clock=clock)
+        umq.protocol = Echo  # type: ignore[assignment]
+        return umq.webSocket
+    sabc = SabcServerFactory(clock=clock, limits={"websocket-message-bytes": len(LARGE)})
+    sabc.protocol = Echo  # type: ignore[assignment]
+    return sabc.webSocketFactory()
+
+
 class Transport(StringTransport):
     """Counts no producers: autobahn takes back some that it never registered."""
 
@@ -254,5 +324,5 @@ def test_a_message_may_have_the_most_fragments_of_the_public_cases() -> None:
 
 
 def test_small_messages_leave_at_once_on_both_sides__NB_11() -> None:
-    for factory in (server("umq", Clock()), client("umq", "ws://127.0.0.1:9/", Clock())):
-        assert factory.tcpNoDelay
+    client = UmqClientFactory("ws://127.0.0.1:9/", clock=Clock()).webSocket
+    assert server("umq", Clock()).tcpNoDelay and client.tcpNoDelay
