@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from random import Random
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 from OpenSSL.SSL import Error as TLSError
@@ -28,15 +26,14 @@ from tests.net.test_websocket import (
     frames,
     lose,
     server,
-    server_with,
 )
 from twisted_msgproto.core.errors import ConfigurationError, ProtocolViolation
 from twisted_msgproto.net.clients.client_endpoints import parse_address
 from twisted_msgproto.net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,
-    factories,
 )
+from twisted_msgproto.net.wires.websocket import frames as websocket_frames
 
 
 class Closing(TestCase):
@@ -189,7 +186,7 @@ class Closing(TestCase):
         clock.pump([10] * 12)
         self.assertFalse(transport.disconnected)
         connection.session.wire.resumeProducing()
-        clock.pump([10] * 4)
+        clock.pump([10] * 6)
         self.assertTrue(transport.disconnected)
         lose(connection)
 
@@ -487,153 +484,53 @@ class ClientEdges(SynchronousTestCase):
             self.assertEqual(clock.getDelayedCalls(), [])
 
 
-# ── pings of many websocket connections ─────────────────────────────────────────────────────────
+# ── pings ───────────────────────────────────────────────────────────────────────────────────────
 
 
-PINGS_A_TURN, STEP_SECONDS = 200, 0.5
+def pinged(chance: float, interval: float, seconds: float, answers: bool) -> tuple[list[int], bool]:
+    """When a peer is pinged in so many seconds, and whether it is dropped by then."""
+    with patch.object(websocket_frames, "random", lambda: chance):
+        connection, transport, clock = server(websocket_ping_seconds=interval)
+    transport.clear()
+    pings = []
+    for second in range(1, int(seconds) + 1):
+        clock.advance(1)
+        if transport.value():
+            assert transport.value() == b"\x89\0"
+            transport.clear()
+            pings.append(second)
+            if answers:
+                connection.dataReceived(b"\x8a\x80" + bytes(4))
+    dropped = transport.disconnected
+    lose(connection)
+    assert clock.getDelayedCalls() == []
+    return pings, dropped
 
 
-class Turning(Clock):
-    """Tells ``turn`` of each call that it makes."""
-
-    def turn(self) -> None:
-        """Nobody wants to know."""
-
-    def callLater(self, when: float, what: Any, *args: Any, **kw: Any) -> Any:
-        def call() -> None:
-            what(*args, **kw)
-            self.turn()
-
-        return super().callLater(when, call)
+def test_a_living_peer_is_pinged_in_time_and_a_dead_one_is_dropped() -> None:
+    """UM-20"""
+    assert pinged(0.0, 50, 200, answers=True) == ([50, 100, 150, 200], False)
+    assert pinged(0.0, 0, 200, answers=False) == ([], False)
+    for interval, gone in ((50, 100), (10, 40), (12, 48)):  # it has 30 s, and the time between two
+        assert pinged(0.0, interval, gone - 1, answers=False) == ([interval], False)
+        assert pinged(0.0, interval, gone, answers=False) == ([interval], True)
 
 
-class Pinged:
-    """Connections of one server: those that answer, and others; when each was pinged."""
-
-    def __init__(self, interval: float) -> None:
-        first, _, self.clock = server(clock=Turning(), websocket_ping_seconds=interval)
-        lose(first)
-        self.factory = first.factory
-        self.answers: dict[Any, bool] = {}
-        self.began: dict[Any, float] = {}
-        self.pings: dict[Any, list[float]] = {}
-        self.gone: dict[Any, float] = {}
-
-    def connect(self, answers: bool) -> Any:
-        connection, transport = server_with(self.factory)
-        transport.clear()
-        self.answers[connection], self.pings[connection] = answers, []
-        self.began[connection] = self.clock.seconds()
-        return connection
-
-    def wait(self, seconds: float, step: float = 0.05) -> None:
-        for _ in range(round(seconds / step)):
-            self.clock.advance(step)
-            self.look()
-
-    def look(self) -> None:
-        now = self.clock.seconds()
-        for connection in self.answers.keys() - self.gone.keys():
-            transport = connection.transport
-            if transport.value():
-                assert transport.value() == b"\x89\0"
-                transport.clear()
-                self.pings[connection].append(now)
-                if self.answers[connection]:
-                    connection.dataReceived(b"\x8a\x80" + bytes(4))
-            if transport.disconnected:
-                self.gone[connection] = now
-                lose(connection)
-
-    def happened(self) -> int:
-        """How many were pinged or ended so far."""
-        self.look()
-        return sum(map(len, self.pings.values())) + len(self.gone)
-
-    def close(self) -> None:
-        for connection in self.answers.keys() - self.gone.keys():
-            lose(connection)
-        assert self.clock.getDelayedCalls() == []
-
-
-@pytest.mark.parametrize(
-    ("interval", "patience"), [(50.0, 30.0), (10.0, 30.0), (20.0, 20.0), (7.7, 1), (1.1 + 2.2, 3.3)]
-)
-def test_each_living_peer_is_pinged_in_time_and_a_dead_one_is_ended__NB_11(
-    monkeypatch: pytest.MonkeyPatch, interval: float, patience: float
-) -> None:
-    """UM-20: the next ping waits for the time between two, or for the answer to the last."""
-    monkeypatch.setattr(factories, "PONG_SECONDS", patience)
-    chance, pinged = Random(7), Pinged(interval)
-    for _ in range(20):
-        pinged.connect(answers=chance.random() < 0.7)
-        pinged.wait(0.05 * chance.randrange(int(interval)))
-        assert len(pinged.clock.getDelayedCalls()) == 1
-    pinged.wait(6 * (interval + patience))
-    slack = 2 * STEP_SECONDS + 0.1
-    for connection, pings in pinged.pings.items():
-        first = pings[0]
-        least = pinged.began[connection] + interval
-        assert least <= first + 1e-6 <= least + slack
-        if pinged.answers[connection]:
-            assert connection not in pinged.gone
-            between = [after - before for before, after in pairwise(pings)]
-            assert len(between) >= 4
-            assert all(interval - slack <= one <= interval + 2 * slack for one in between), between
-        else:
-            assert len(pings) == 1
-            waited = pinged.gone[connection] - first
-            assert patience - slack <= waited <= patience + 2 * slack
-    pinged.close()
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_those_who_connected_together_are_looked_at_in_several_turns__NB_07(
-    monkeypatch: pytest.MonkeyPatch, answers: bool
-) -> None:
+def test_those_who_connected_together_are_not_pinged_together__NB_07() -> None:
     """NB-07: after a restart ten thousand peers connect at once; their pings were one turn."""
-    monkeypatch.setattr(factories, "PONG_SECONDS", 10)
-    pinged = Pinged(10.0)
-    for _ in range(5 * PINGS_A_TURN // 2):
-        pinged.connect(answers)
-    sums: list[int] = []
-    pinged.clock.turn = lambda: sums.append(pinged.happened())
-    for _ in range(3 if answers else 2):
-        sums[:] = [pinged.happened()]
-        pinged.clock.advance(10 + STEP_SECONDS)
-        turns = [after - before for before, after in pairwise(sums)]
-        assert turns == [PINGS_A_TURN, PINGS_A_TURN, PINGS_A_TURN // 2]
-    pinged.close()
+    firsts = [pinged(chance, 50, 60, answers=True)[0][0] for chance in (0.0, 0.5, 0.9)]
+    assert firsts == [50, 38, 28]
 
 
-def test_a_newcomer_is_pinged_in_time_while_a_silent_peer_has_more_patience__HO_04() -> None:
-    """HO-04: its first ping is due before anybody is checked; there is one timer all the same."""
-    pinged = Pinged(10.0)
-    silent = pinged.connect(answers=False)
-    pinged.wait(21, step=1)
-    other = pinged.connect(answers=True)
-    assert len(pinged.clock.getDelayedCalls()) == 1
-    pinged.wait(19, step=1)
-    assert (pinged.pings[silent], pinged.gone[silent], pinged.pings[other]) == ([10], 40, [31])
-    pinged.close()
+def test_a_peer_that_cannot_be_pinged_is_dropped_all_the_same__NB_07() -> None:
+    connection, transport, clock = server(websocket_ping_seconds=10)
 
-
-def test_one_that_cannot_be_pinged_or_ended_harms_none_of_the_others__NB_07() -> None:
-    pinged = Pinged(10.0)
-    odd, other = (pinged.connect(answers=False) for _ in range(2))
-
-    def fails(*arguments: Any) -> None:
+    def fails(data: bytes) -> None:
         raise ValueError("not now")
 
-    odd.send = odd.abort = fails
-    with capturedLogs() as logged:
-        pinged.wait(41, step=1)
-        assert list(pinged.gone) == [other]
-        del odd.abort
-        pinged.wait(31, step=1)
-    assert [event["log_format"] for event in logged] == [
-        "a ping failed",
-        "a connection could not be ended",
-    ]
-    assert odd in pinged.gone
-    pinged.close()
+    connection.send = fails
+    with pytest.raises(ValueError, match="not now"):  # a reactor logs it
+        clock.advance(10)
+    clock.pump([10] * 5)
+    assert transport.disconnected
+    lose(connection)

@@ -32,9 +32,11 @@ from .frames import (
     CLOSE_TOO_BIG,
     PING,
     PONG,
+    PONG_SECONDS,
     TEXT,
     Control,
     FrameReader,
+    Keepalive,
     QuietLog,
     Refusal,
     close_reason,
@@ -42,7 +44,6 @@ from .frames import (
     log,
     opcode_of,
 )
-from .keepalive import Keepalive
 
 _FIRST_STRETCH, _STRETCH_MIN, _STRETCH_MAX = 128, 8, 512
 """This many messages or fragments are processed before the clock is read: at first, at least and at
@@ -248,7 +249,9 @@ class Carrier(_Mixin):
         tell_rest = getattr(self.transport, "tellRest", None)
         if tell_rest is not None:
             tell_rest(self._encryptedRest)
-        self._keepalive = Keepalive(factory.keepalives, self._ask, self._gone)
+        self._keepalive = Keepalive(
+            factory.reactor, factory.ping_seconds, self._ask, self._lookGone
+        )
         self.link.wire = self.wire = factory.wire(self)
         if factory.sessions.turnWatch is not None:
             peer = self.transport.getPeer()
@@ -432,14 +435,12 @@ class Carrier(_Mixin):
             server = self.factory.isServer
             self.send(_EMPTY_PING if server else b"".join(frame(PING, b"", True)))
 
-    def _gone(self) -> bool:
-        """Drop the peer if no pong came, unless we do not read, or it still takes what stands
+    def _lookGone(self) -> None:
+        """No pong came: drop the peer, unless we do not read, or it still takes what stands
         before.
         """
-        if self._reading_paused or self._takes(self.factory.keepalives.patience):
-            return False
-        self.abort("the peer did not answer a ping")
-        return True
+        if not self._reading_paused and not self._takes(PONG_SECONDS):
+            self.abort("the peer did not answer a ping")
 
     def onCloseHandshakeTimeout(self) -> None:
         """Drop the peer if it sent no Close, unless it still reads what we wrote before ours."""

@@ -24,12 +24,10 @@ from .frames import (
     CLOSE_LEAVING,
     CLOSE_NORMAL,
     CLOSE_SECONDS,
-    PONG_SECONDS,
     UPGRADE_BYTES,
     PlainTimer,
     log,
 )
-from .keepalive import Keepalives
 
 Build = Callable[[IAddress | None], Any]
 
@@ -129,7 +127,7 @@ class _Bounds:
         self.unread_seconds = limits["unread-seconds"]
         self.upgrade_bytes = UPGRADE_BYTES
         self.close_seconds = CLOSE_SECONDS
-        self.keepalives = Keepalives(self.reactor, limits["websocket-ping-seconds"], PONG_SECONDS)
+        self.ping_seconds = limits["websocket-ping-seconds"]
         self.message_bytes = limits.integer("websocket-message-bytes")
         options: dict[str, Any] = {
             "failByDrop": False,

@@ -1,11 +1,12 @@
-"""Frames of RFC 6455, limits of a connection, and what replaces autobahn's log and timers."""
+"""Frames of RFC 6455, limits of a connection, and what replaces parts of autobahn."""
 
 from __future__ import annotations
 
 import struct
 from codecs import utf_8_decode
 from collections.abc import Callable
-from random import getrandbits
+from math import inf
+from random import getrandbits, random
 from typing import Any, Final, NamedTuple
 
 from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-defined]
@@ -45,6 +46,11 @@ UPGRADE_BYTES: Final = 16 << 10
 CLOSE_SECONDS: Final = 5.0
 
 PONG_SECONDS: Final = 30.0
+
+PINGS_SPREAD: Final = 0.5
+"""The first ping comes up to this share of its time earlier, by chance: after a restart all peers
+connect at once, and would be pinged together for as long as they live.
+"""
 
 
 # ── frames as bytes (rfc 6455, section 5) ───────────────────────────────────────────────────────
@@ -341,7 +347,7 @@ def close_reason(text: str) -> bytes:
     return text.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
 
 
-# ── what replaces autobahn's log and timers ───────────────────────────────────────────────────────
+# ── what replaces autobahn's log, timers and pings ────────────────────────────────────────────────
 
 
 log: Logger = Logger(namespace="twisted_msgproto.websocket")
@@ -376,3 +382,50 @@ class PlainTimer:
     def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Any:
         """Return a plain ``callLater``: autobahn's own buckets cancel in linear time."""
         return self.clock.callLater(delay, function, *args)
+
+
+class Keepalive:
+    """The pings of one connection (RFC 6455), and what is done when nothing comes back.
+
+    Whatever the peer sends shows that it lives: a large message leaves it no room for a pong.
+
+    Attributes:
+        heard: something came from the peer since the last ping.  The carrier sets it.
+    """
+
+    __slots__ = ("_asked_at", "_call", "_clock", "_gone", "_interval", "_ping", "heard")
+
+    def __init__(
+        self, clock: Clock, interval: float, ping: Callable[[], None], gone: Callable[[], None]
+    ) -> None:
+        """Ping every ``interval`` seconds (0: never); ``gone()`` is called each time from then on
+        that no answer has come within :data:`PONG_SECONDS`.
+        """
+        self._clock = clock
+        self._interval = interval
+        self._ping = ping
+        self._gone = gone
+        self._call: Any = None
+        self._asked_at = -inf
+        self.heard: bool = True  # no ping was sent yet
+
+    def start(self) -> None:
+        if self._interval > 0:
+            self._later(self._interval * (1 - PINGS_SPREAD * random()))
+
+    def stop(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    def _later(self, seconds: float) -> None:
+        self._call = self._clock.callLater(seconds, self._look)
+
+    def _look(self) -> None:
+        self._later(self._interval)
+        now = self._clock.seconds()
+        if self.heard:
+            self.heard, self._asked_at = False, now
+            self._ping()
+        elif now >= self._asked_at + PONG_SECONDS:
+            self._gone()
