@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import logging
 import os
 import re
-import time
 import tomllib
 from collections.abc import Callable, Mapping
 from errno import EIO, EMFILE, ENOMEM, ENOSPC, EROFS
@@ -23,12 +21,12 @@ from urllib.request import urlopen
 
 import pytest
 from twisted.internet import reactor as installed
-from twisted.internet.defer import gatherResults
+from twisted.internet.defer import Deferred, DeferredLock, gatherResults
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
-from tests.tools.five import ANYWHERE, CLIENTS, SERVERS
+from tests.tools.five import ANYWHERE, CLIENTS, SERVERS, Client
 from twisted_msgproto import cli
 from twisted_msgproto.gateway import Configuration, make_gateway
 from twisted_msgproto.net.gateway import Gateway
@@ -131,17 +129,20 @@ WAYS = (
 )
 
 
-class Told(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.all: list[str] = []
+class Tried(NamedTuple):
+    """A gateway that runs, what its queue tells, and its clients."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.all.append(record.getMessage())
+    way: Way
+    queue: Path
+    disk: BrokenDisk
+    gateway: Gateway
+    told: list[str]
+    url: str
+    clients: list[tuple[Client, Any]]
 
     @property
     def lines(self) -> list[str]:
-        return [line for line in self.all if "acknowledged" in line]
+        return [line for line in self.told if "acknowledged" in line]
 
 
 class NotStored(TestCase):
@@ -149,29 +150,29 @@ class NotStored(TestCase):
 
     timeout = 1200
 
-    def setUp(self) -> None:
-        self.told = Told()
-        logger = logging.getLogger("twisted_msgproto.queue")
-        logger.addHandler(self.told)
-        self.addCleanup(logger.removeHandler, self.told)
-
     async def test_each_way_not_to_store_is_told_and_heals(self) -> None:
+        reactor.suggestThreadPoolSize(3 * len(WAYS))
+        self.printing = DeferredLock()
+        tried = [await self.begun(way) for way in WAYS]
+        try:
+            told = await gatherResults([Deferred.fromCoroutine(self.told(one)) for one in tried])
+        finally:
+            for one in tried:
+                for _, service in one.clients:
+                    await service.close()
+                await one.gateway.stopService()
         ways: dict[str, list[str]] = {}
-        for way in WAYS:
-            ways.setdefault(await self.tried(way), []).append(way.what)
+        for way, said in zip(WAYS, told, strict=True):
+            ways.setdefault(said, []).append(way.what)
         rows = [f"| {'; '.join(what)} | {said} |" for said, what in ways.items()]
         print("", *rows, sep="\n")
         page = PAGE.read_text().splitlines()
         self.assertEqual([row for row in rows if row not in page], [])
 
-    async def tried(self, way: Way) -> str:
-        """Return what all say while messages cannot be stored in this way."""
-        self.told.all.clear()
-        disk, directory = BrokenDisk(), Path(self.mktemp()).absolute()
-        directory.mkdir()
-        queue = directory / "queue"
-        gateway, ports = await self.gateway(queue, disk, way.options)
-        url = f"http://127.0.0.1:{ports['status'][0]}"
+    async def begun(self, way: Way) -> Tried:
+        disk, told, queue = BrokenDisk(), list[str](), Path(self.mktemp()).absolute() / "queue"
+        queue.parent.mkdir()
+        gateway, ports = await self.gateway(queue, disk, {**way.options, "report": told.append})
         clients = [
             (client, client.make(ports[client.server][client.nth - 1]))
             for name, client in CLIENTS.items()
@@ -179,33 +180,30 @@ class NotStored(TestCase):
         ]
         for _, service in clients:
             service.startService()
+        QueueReader(queue).register("spark")
+        url = f"http://127.0.0.1:{ports['status'][0]}"
+        return Tried(way, queue, disk, gateway, told, url, clients)
+
+    async def told(self, one: Tried) -> str:
+        """Return what all say while messages cannot be stored in this way."""
+        await gatherResults([client.send(service, b"{}") for client, service in one.clients])
+        figures = await self.until(one.url, ok=True)
+        self.assertTrue(figures["safe"]["ok"], figures["safe"])
+        end = one.way.begin(one.disk, one.queue)
         try:
-            QueueReader(queue).register("spark")
-            await gatherResults([client.send(service, b"{}") for client, service in clients])
-            figures = await self.until(url, ok=True)
-            self.assertTrue(figures["safe"]["ok"], figures["safe"])
-            end = way.begin(disk, queue)
-            began = time.monotonic()
-            try:
-                if way.idle:
-                    await self.until(url, ok=False)
-                sent = [client.send(service, b'{"n":2}') for client, service in clients]
-                figures = await self.until(url, ok=False)
-                seconds = time.monotonic() - began
-                said = await self.said(url, figures, sent)
-            finally:
-                end()
-            await gatherResults(sent)
-            figures = await self.until(url, ok=True)
-            self.assertTrue(figures["safe"]["ok"], figures["safe"])
-            self.assertEqual(len(self.told.lines), 2, self.told.all)
-            self.assertIn("messages are acknowledged again", self.told.lines[1])
-            self.assertLess(len(self.told.all), 10, self.told.all)
-            print(f"figure: {way.what}: red after {seconds:.1f} s")
+            if one.way.idle:
+                await self.until(one.url, ok=False)
+            sent = [client.send(service, b'{"n":2}') for client, service in one.clients]
+            figures = await self.until(one.url, ok=False)
+            said = await self.said(one, figures, sent)
         finally:
-            for _, service in clients:
-                await service.close()
-            await gateway.stopService()
+            end()
+        await gatherResults(sent)
+        figures = await self.until(one.url, ok=True)
+        self.assertTrue(figures["safe"]["ok"], figures["safe"])
+        self.assertEqual(len(one.lines), 2, one.told)
+        self.assertIn("messages are acknowledged again", one.lines[1])
+        self.assertLess(len(one.told), 10, one.told)
         return said
 
     async def gateway(
@@ -240,20 +238,22 @@ class NotStored(TestCase):
             with error:
                 return error.code, error.read().decode()
 
-    async def said(self, url: str, figures: Any, sent: list[Any]) -> str:
-        self.assertEqual((len(sent), [one for one in sent if one.called]), (5, []))
-        status, why = await deferToThread(self.get, f"{url}/healthz")
-        _, metrics = await deferToThread(self.get, f"{url}/metrics")
+    async def said(self, one: Tried, figures: Any, sent: list[Any]) -> str:
+        self.assertEqual((len(sent), [answer for answer in sent if answer.called]), (5, []))
+        status, why = await deferToThread(self.get, f"{one.url}/healthz")
+        _, metrics = await deferToThread(self.get, f"{one.url}/metrics")
         values = dict(re.findall(r"^msgproto_(healthy|safe) (\S+)$", metrics, re.MULTILINE))
         output = io.StringIO()
+        await self.printing.acquire()
         with contextlib.redirect_stdout(output):
-            code = await deferToThread(cli.main, ["status", url])
+            code = await deferToThread(cli.main, ["status", one.url])
+        self.printing.release()
         self.assertEqual((status, code), (503, 1))
         self.assertEqual({name: float(value) for name, value in values.items()}, RED)
         self.assertIn(figures["healthy"]["why"][:40], why)
         self.assertEqual(output.getvalue()[:3], "!! ")
         self.assertFalse(figures["safe"]["ok"])
-        (line,) = self.told.lines
+        (line,) = one.lines
         self.assertRegex(line, "^nothing can be acknowledged: .*; trying again$")
         said = figures["safe"]["why"].removeprefix("What was acknowledged is on disk.  ")
         begin, _, said = said.partition("Nothing can be acknowledged: ")
