@@ -7,10 +7,13 @@ import http.client
 import os
 import socket
 import stat
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
@@ -231,6 +234,39 @@ class Control(TestCase):
             self.assertRaisesRegex(QueueAway, "this user may not use its socket"),
         ):
             await self.asked("queues")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"{}", b'{"queues": [{"x": 1}], "messages": [1], "count": "x", "done": 3}']
+)
+def test_what_answers_and_is_no_gateway_is_one_line(answer: bytes) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_POST = do_GET
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        broker = GatewayBroker(f"http://127.0.0.1:{server.server_port}")
+        asks: tuple[Any, ...] = (
+            broker.queues,
+            broker.reload,
+            lambda: broker.peek("s", "q", 1),
+            lambda: broker.purge("s", "q"),
+            lambda: broker.requeue("s", "q", "p"),
+        )
+        try:
+            for ask in asks:
+                with pytest.raises(QueueError, match="otherwise than a gateway of this version"):
+                    ask()
+        finally:
+            server.shutdown()
 
 
 # ── hostile connections to a gateway's sites ────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from OpenSSL import SSL
 from twisted.internet import reactor as installed
 from twisted.internet import ssl
@@ -28,9 +29,12 @@ from tests.tools.certificates import Authority
 from tests.tools.processes import Launcher
 from tests.tools.sslyze import CERTIFICATE, needs_sslyze, scanned
 from twisted_msgproto import lumberjack, umq
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
+from twisted_msgproto.net.clients.client_endpoints import client_endpoint
+from twisted_msgproto.net.clients.command_types import ConnectOptions
 from twisted_msgproto.net.endpoints import ServedEndpoint
 from twisted_msgproto.queue import QueueWriter
 from twisted_msgproto.testing import SafeSink
@@ -314,6 +318,35 @@ class Names(TestCase):
         lines = [str(formatEvent(event)) for event in events]
         [told] = [line for line in lines if "no certificate for any name" in line]
         self.assertIn("msgproto reload", told)
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    """OpenSSL asks the terminal, and a gateway that reads its keys again would stand still."""
+    files = Authority(tmp_path).server()
+    key: Any = serialization.load_pem_private_key(files.key.read_bytes(), None)
+    files.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    pair = f"privateKey={files.key}:certKey={files.cert}"
+    for where in (f"ssl:0:{pair}", f"mtls:0:{pair}:verify=none", f"haproxy:ssl:0:{pair}"):
+        with pytest.raises(ConfigurationError, match=f"the key in {files.key} has a passphrase"):
+            lumberjack.serve(where)
+    with pytest.raises(ConfigurationError, match=r"has a passphrase; .* openssl pkey"):
+        lumberjack.serve(f"tls:{tmp_path}:0")
+    options = ConnectOptions(endpoint="tls:h:1", tls_cert=files.cert, tls_key=files.key)
+    with pytest.raises(ConfigurationError, match="has a passphrase"):
+        client_endpoint(reactor, options)
+
+
+def test_a_broken_file_of_a_directory_is_named(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
+    with pytest.raises(ConfigurationError, match=f"{bad} is no PEM file"):
+        lumberjack.serve(f"tls:{tmp_path}:0")
 
 
 # ── a scanner ───────────────────────────────────────────────────────────────────────────────────

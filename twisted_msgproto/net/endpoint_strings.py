@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Any, Final, NamedTuple
 
 from OpenSSL.crypto import Error as CryptoError
@@ -205,6 +206,25 @@ def certificates_in(pem: bytes) -> list[Certificate]:
     if not found:
         raise ValueError("no certificate")
     return found
+
+
+def key_file(description: str) -> str | None:
+    """Return the file of the key that a string ``ssl:…`` names; None for another kind."""
+    kind, *parts = parts_of(description.removeprefix(f"{PROXIED}:"))
+    if kind != Part(None, "ssl"):
+        return None
+    return _named(kind.text, parts, SERVERS[kind.text]).get("privateKey", SSL_KEY)
+
+
+def refuse_passphrase(path: str | os.PathLike[str], pem: bytes) -> None:
+    """Raise ConfigurationError for a key that is encrypted: OpenSSL asks the terminal for the
+    passphrase, and nothing else is done until somebody types it.
+    """
+    if b"ENCRYPTED" in pem:
+        raise ConfigurationError(
+            f"the key in {path} has a passphrase; without one it is what"
+            f" openssl pkey -in {quote(os.fspath(path))} -out FILE writes"
+        )
 
 
 def file_trouble(error: Exception) -> str:

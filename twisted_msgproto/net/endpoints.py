@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from twisted.application.service import IServiceCollection
@@ -38,7 +39,14 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError
 from ..core.reasons import cannot_listen
-from .endpoint_strings import PORT_MOST, SERVERS, check_parts, file_trouble
+from .endpoint_strings import (
+    PORT_MOST,
+    SERVERS,
+    check_parts,
+    file_trouble,
+    key_file,
+    refuse_passphrase,
+)
 from .factory import SessionFactory, host_of, peer_name
 from .process import alone_in
 from .reloading import Change
@@ -192,13 +200,16 @@ def check_endpoint(description: str) -> None:
     """Raise ConfigurationError unless this is a server endpoint string that Twisted can read."""
     try:
         check_parts(description, SERVERS, IStreamServerEndpointStringParser)
-        endpoints.serverFromString(object(), description)
         directory = tls_directory(description)
         if directory is not None and not os.path.isdir(directory):
             # Twisted would listen, and refuse every hand-shake.  Certificates may follow later.
             is_port = os.path.basename(directory).isdecimal()
             hint = "; the directory comes first: tls:DIRECTORY:PORT" if is_port else ""
             raise ConfigurationError(f"no directory {directory!r}{hint}")
+        if directory is not None:
+            certificates_of(directory)  # Twisted would not say which file is broken
+        _check_key(description)
+        endpoints.serverFromString(object(), description)
     except Exception as error:
         reason = file_trouble(error)
         swapped = HOST_FIRST.fullmatch(description)
@@ -208,6 +219,12 @@ def check_endpoint(description: str) -> None:
         elif kind_of(description) not in TLS_KINDS:
             reason += f"; it is written like {FORMS}"
         raise ConfigurationError(f"bad endpoint {description!r}: {reason}") from None
+
+
+def _check_key(description: str) -> None:
+    key = key_file(description)
+    if key is not None:
+        refuse_passphrase(key, Path(key).read_bytes())
 
 
 def check_directory(description: str) -> None:
@@ -425,6 +442,7 @@ class ServedEndpoint:
         again: list[Any] = []
         try:
             check_directory(self.description)
+            _check_key(self.description)
             ask(self.description, self._factory, lambda one: again.append(self._secured(one)))
         except Exception as error:
             why = file_trouble(error)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -40,7 +41,7 @@ from twisted.python.filepath import FilePath
 from zope.interface import implementer
 
 from ..core.errors import ConfigurationError
-from .endpoint_strings import certificates_in
+from .endpoint_strings import certificates_in, refuse_passphrase
 from .turns import Turn
 from .wires.stream import flushing_write
 
@@ -123,12 +124,26 @@ class _FromOptions:
 def certificates_of(directory: str) -> dict[str, CertificateOptions]:
     """Return what to serve each name with, of the files NAME.pem of a directory.
 
-    Raises OSError, and what OpenSSL raises for a file that is none.
+    Raises OSError, and ConfigurationError for a file of which nothing can be used.
     """
     # Twisted has no public name for what its own ``tls:`` endpoints do; no other needs it.
     from twisted.protocols._sni import PEMObjects
 
-    return PEMObjects.fromDirectory(FilePath(directory)).inferDomainMapping()
+    every = PEMObjects([], [])
+    for file in FilePath(directory).walk():
+        if file.basename().endswith(".pem") and file.isfile():
+            refuse_passphrase(file.path, file.getContent())
+            try:
+                found = PEMObjects.fromFile(file)
+            except OSError:
+                raise
+            except Exception:
+                raise ConfigurationError(
+                    f"{file.path} is no PEM file with keys and certificates"
+                ) from None
+            every._certificates += found._certificates
+            every._keyPairs += found._keyPairs
+    return every.inferDomainMapping()
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -393,10 +408,12 @@ def mtls_endpoint(
 
 def _read(what: str, path: str, parse: Callable[[bytes], Any]) -> Any:
     try:
-        with open(path, "rb") as file:
-            return parse(file.read())
+        pem = Path(path).read_bytes()
     except OSError as error:
         raise ConfigurationError(f"mtls: {what}: cannot read {path}: {error.strerror}") from None
+    refuse_passphrase(path, pem)
+    try:
+        return parse(pem)
     except Exception:
         raise ConfigurationError(f"mtls: {what}: nothing usable in {path}") from None
 
@@ -406,5 +423,4 @@ def _certificates(pem: bytes) -> list[Any]:
 
 
 def _key(pem: bytes) -> Any:
-    # With a passphrase, however wrong, OpenSSL never asks the terminal for one.
-    return load_privatekey(FILETYPE_PEM, pem, b"-")
+    return load_privatekey(FILETYPE_PEM, pem)

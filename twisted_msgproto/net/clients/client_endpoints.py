@@ -35,7 +35,13 @@ from zope.interface import implementer
 from twisted_msgproto.core.errors import ConfigurationError
 
 from ...core.reasons import tls_text
-from ..endpoint_strings import CLIENTS, certificates_in, check_parts, file_trouble
+from ..endpoint_strings import (
+    CLIENTS,
+    certificates_in,
+    check_parts,
+    file_trouble,
+    refuse_passphrase,
+)
 from .command_types import ClientEndpoint, ConnectOptions
 
 ADDRESS: Final = re.compile(r"([\w.-]*[.\w]|\[[\w:.%]+\]):\d+")
@@ -217,6 +223,7 @@ def _authorities(path: Path) -> list[Certificate]:
 def _own(cert: Path, key: Path | None) -> PrivateCertificate:
     certificate, where = cert.read_bytes(), cert if key is None else key
     private = certificate if key is None else key.read_bytes()
+    refuse_passphrase(where, private)
     try:
         Certificate.loadPEM(certificate)
     except Exception:

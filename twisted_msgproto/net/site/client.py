@@ -8,7 +8,8 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -116,17 +117,33 @@ class GatewayBroker:
     # ── a BrokerView ────────────────────────────────────────────────────────────────────────────
 
     def queues(self) -> Sequence[QueueShown]:
-        return [QueueShown(**queue) for queue in self._ask("GET", "queues")["queues"]]
+        answer = self._ask("GET", "queues")
+        with self._understood():
+            return [QueueShown(**queue) for queue in answer["queues"]]
 
     def peek(self, space: str, name: str, count: int) -> Sequence[MessageShown]:
         answer = self._ask("GET", "peek", space=space, name=name, count=str(count))
-        return [from_json(message) for message in answer["messages"]]
+        with self._understood():
+            return [from_json(message) for message in answer["messages"]]
 
     def purge(self, space: str, name: str) -> int:
-        return int(self._ask("POST", "purge", space=space, name=name)["count"])
+        answer = self._ask("POST", "purge", space=space, name=name)
+        with self._understood():
+            return int(answer["count"])
 
     def requeue(self, space: str, name: str, to: str) -> int:
-        return int(self._ask("POST", "requeue", space=space, name=name, to=to)["count"])
+        answer = self._ask("POST", "requeue", space=space, name=name, to=to)
+        with self._understood():
+            return int(answer["count"])
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise QueueError(
+                f"{self._where} answers otherwise than a gateway of this version: is it one?"
+            ) from None
 
     # ── HTTP ────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,9 +161,11 @@ class GatewayBroker:
     def figures(self) -> Any:
         return self._ask_at("GET", "status.json")
 
-    def reload(self) -> Any:
+    def reload(self) -> dict[str, list[str]]:
         """Let the gateway read its files again; return the lists ``done`` and ``later``."""
-        return self._ask_at("POST", "reload")
+        answer = self._ask_at("POST", "reload")
+        with self._understood():
+            return {name: [str(line) for line in answer[name]] for name in ("done", "later")}
 
     def _why(self, error: Exception) -> str:
         if not is_url(self._where) and isinstance(
