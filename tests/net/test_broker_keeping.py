@@ -317,6 +317,30 @@ class Keeps(TestCase):
         _, again = self.start()
         self.assertEqual([(one.name, one.waiting) for one in again.store.queues()], [(ORDERS, 1)])
 
+    async def test_accepted_means_that_the_name_of_the_queue_that_stands_is_on_disk(self) -> None:
+        """What was written before it was forgotten says nothing of it."""
+        sink, broker = self.start()
+        keeps: Any = sink.brokerPersistence
+        going, begun, told = threading.Event(), list[Any](), list[Deferred[None]]()
+        write, declare = keeps.state.declare, keeps.declare
+
+        def late(names: Any) -> None:
+            begun.append(names)
+            if len(begun) > 1:
+                going.wait(30)
+            write(names)
+
+        self.patch(keeps.state, "declare", late)
+        self.patch(keeps, "declare", lambda names: told.append(declare(names)) or told[-1])
+        broker.store.declare(ORDERS, broker.now())
+        self.assertTrue(broker.store.forget(ORDERS))
+        broker.store.declare(ORDERS, broker.now())
+        accepted = self.accepted(broker)
+        await told[0]
+        self.assertFalse(accepted.called)
+        going.set()
+        await accepted
+
     async def test_queues_of_a_space_without_a_server_are_said_and_kept(self) -> None:
         sink, broker = self.start()
         broker.store.declare(ORDERS, broker.now())

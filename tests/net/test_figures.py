@@ -227,6 +227,9 @@ def test_many_addresses_displace_the_silent_ones_and_what_is_forgotten_is_counte
     assert offenders.forgotten == 11
     assert offenders.worst(1)[0].address == "192.0.2.7"
     assert len(offenders.worst(5)) == 5
+    left = {one.address for one in offenders.worst(OFFENDERS_MAX)}
+    assert "10.0.3.241" in left, "it came last"
+    assert "10.0.0.10" not in left
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -446,6 +446,19 @@ def test_the_line_is_bounded_and_those_with_most_failures_have_to_go() -> None:
     assert town.wait_of(right) == pytest.approx(1)
 
 
+def test_a_crowd_that_was_refused_once_gives_way_to_who_was_not() -> None:
+    """NB-05: most of its addresses have never failed, since nobody was asked about them."""
+    town = Town(line=10)
+    fail_from(20, "me")(town)
+    crowd = list(others(40, 100))
+    for address in crowd:
+        town.arrive(address, "me")
+    town.pass_time(8.5)
+    for address in crowd:
+        town.arrive(address, "me")
+    assert town.wait_of(town.arrive(HERE, "me", right=True)) is not None
+
+
 def test_one_address_does_not_fill_the_line_of_others() -> None:
     """NB-05: its places count like failures."""
     town = Town(line=10)
