@@ -49,6 +49,9 @@ CLIENT = frozenset(
 )
 """What concerns the HTTP client; obstore panics when it finds one of these among the rest."""
 
+TIME = re.compile(r".*(timeout|interval|init_backoff|max_backoff)")
+"""Names of options that are times."""
+
 RETRIES = ("max_retries", "retry_timeout")
 BACKOFF = "backoff_config."
 BACKOFFS = ("init_backoff", "max_backoff", "base")
@@ -57,6 +60,7 @@ UNSAFE_RENAME = "allow_unsafe_rename"
 CONDITIONAL_PUT = "conditional_put"
 TRUTH = frozenset({"1", "true", "yes", "y", "ok", "on"})
 
+MILLISECOND = timedelta(milliseconds=1)
 NUMBER_MAX = 1_000_000  # obstore, and a timedelta, take no number of any size
 
 PROBE_WRITERS = 4
@@ -95,6 +99,16 @@ def sorted_options(options: Mapping[str, str]) -> SortedOptions:
         else:
             found.config[name] = value
     return found
+
+
+def _plain(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options in lower case, and times as delta-rs, too, reads them: with a unit."""
+    return {
+        name.lower(): f"{_time(name, value) // MILLISECOND}ms"
+        if TIME.fullmatch(name.lower())
+        else value
+        for name, value in options.items()
+    }
 
 
 def refuse_unsafe(source: str, values: Mapping[str, str]) -> None:
@@ -270,8 +284,7 @@ def storage_at(
             raise TableError(f"{text} ends with its process: name a directory, or s3://bucket/name")
         if parts.query or parts.fragment:
             raise TableError(f"{text}: no table's location has ? or # in it")
-        given = {name.lower(): value for name, value in (options or {}).items()}
-        return ObjectStorage(text.rstrip("/"), given)
+        return ObjectStorage(text.rstrip("/"), _plain(options or {}))
     if parts.netloc not in ("", "localhost"):
         raise TableError(f"{text} names a file of another machine, {parts.netloc}")
     if options:
