@@ -99,6 +99,34 @@ class Away(FalseCase):
         self.assertTrue(reader.stands)
 
 
+class NoDescriptors(FalseCase):
+    """The system has no socket left for a while."""
+
+    def test_nobody_waits_for_ever_and_what_stood_comes_back__MT_28(self) -> None:
+        """A flow for which no socket could be made was never renewed, and its verbs never fired."""
+        self.server.obey = lambda kind, sequence: [  # type: ignore[method-assign]
+            command(CONFIRM, sequence, b"\0") if kind == CONTENT else response(sequence, 200)
+        ]
+        service = self.service()
+        service.startService()
+        self.pump()
+        writer = self.got(service.writer(["a"]))
+        self.network.full = True
+        asked = service.writer(["b"])
+        self.wait(10)
+        self.assertIn("Too many open files", str(self.failureResultOf(asked, TimedOut).value))
+        self.network.away = True
+        sent = writer.send("a", b"x")
+        self.wait(40)
+        self.assertNoResult(sent)
+        self.assertEqual(service.state, "down")
+        self.network.full = self.network.away = False
+        self.wait(60)
+        self.successResultOf(sent)
+        self.assertEqual(service.state, "up")
+        self.got(service.stopService())
+
+
 class Wrongly(FalseCase):
     def test_a_summon_that_comes_to_nothing_ends_the_flow(self) -> None:
         """HO-23: it is asked again on other leases, but not for ever."""
@@ -327,6 +355,13 @@ class Closing(FalseCase):
             with self.assertRaisesRegex(TypeError, "resources: a list of names is expected"):
                 verb("orders")
         self.assertEqual(client.flows, {})
+
+    def test_a_lease_that_cannot_be_asked_for_makes_no_flow(self) -> None:
+        """MT-29: its link was kept for as long as the factory, and counted as a connection."""
+        client = self.ready()
+        for verb in (client.reader, client.writer):
+            self.failureResultOf(verb(["x" * 255] * 300), LimitExceeded)
+        self.assertEqual((client.flows, client.factory.counters["connections_total"]), ({}, 1))
 
     def test_a_lease_for_which_nobody_waits_any_more_is_not_renewed(self) -> None:
         """MT-29: it was, for ever, with every session to come."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Any
 
 from twisted_msgproto.mtl.machine.flows import Peer, connection_name
@@ -13,6 +15,7 @@ class Network:
         self.routers: dict[str, Router] = {}
         self.identities = 0
         self.away = False  # what is sent gets lost
+        self.full = False  # the system has no more sockets
 
     def sockets(self, host: str = "192.0.2.1") -> Any:
         return lambda clock: Sockets(self, host)
@@ -142,6 +145,8 @@ class Sockets:
         """Whoever comes may connect."""
 
     def dealer(self, received: Any, bounds: Any, curve: Any) -> Dealer:
+        if self._network.full:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self.made.append(Dealer(self._network, received, self._host))
         return self.made[-1]  # type: ignore[no-any-return]
 

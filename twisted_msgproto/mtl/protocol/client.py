@@ -7,13 +7,14 @@ what a writer has in flight is sent again then, so contents arrive at least once
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
 
-from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
+from ...core.errors import ConfigurationError, ConnectionClosed, Refused, TimedOut
 from ...core.limits import Limit, Limits
 from ...net.clients.client import ClientLink
 from ...net.clients.reconnect import (
@@ -45,11 +46,7 @@ from ..zeromq import Bounds, CurveClient, check_address, messages_within, with_p
 from ..zeromq.sockets import Sockets
 from .flows import RENEWAL_SECONDS, FlowLink, MtlFlow, MtlReader, MtlWriter, Received
 from .link import PROTOCOL
-from .wires import DealerWire
-
-FLOWS_MAX = 10_000
-"""Data flows of one client, each with a socket of its own."""
-
+from .wires import DealerWire, NoSocket
 
 FLOWS_OWN = 32
 """Resources to which a service writes through flows of their own; our servers give a session 64
@@ -117,7 +114,11 @@ class ControlLink(ClientLink):
         return self.machine.counters
 
     def _socket(self, received: Callable[[list[list[bytes]]], None], address: str) -> Any:
-        socket = self._sockets.dealer(received, self._bounds, self.factory.curve)
+        """Return a socket; none if the system has no more: who waits for an answer tries again."""
+        try:
+            socket = self._sockets.dealer(received, self._bounds, self.factory.curve)
+        except OSError as error:
+            return NoSocket(f"no socket can be made: {error.strerror}")
         socket.connect(address)
         return socket
 
@@ -158,14 +159,17 @@ class ControlLink(ClientLink):
         self._takeUp()
         return ticket
 
-    def lease(self, flow: Any, verb: Callable[..., int], *arguments: Any) -> Deferred[Any]:
-        """Ask for a lease of ``flow``; fires with it when the server has accepted that."""
-        if len(self.flows) >= FLOWS_MAX:
-            return fail(LimitExceeded(f"{FLOWS_MAX} flows stand already; nothing was sent"))
+    def lease(
+        self, make: Callable[[], MtlFlow], verb: Callable[..., int], *arguments: Any
+    ) -> Deferred[Any]:
+        """Ask for a lease; fires with the flow, which ``make()`` has made, when the server has
+        accepted that.
+        """
         try:
             number = verb(*arguments, self._now())
         except ValueError as error:
             return fail(error)
+        flow = make()
         self.flows[number] = flow.link
         opened: Deferred[Any] = flow.link.leasing(number)
         self._takeUp()
@@ -394,8 +398,8 @@ class MtlClient(ClientSession, link=ControlLink):
         if over := link.over():
             return over
         expect("resources", resources, "a list of names", not isinstance(resources, str | bytes))
-        flow = MtlReader(link, confirm == "full", received)
-        return link.lease(flow, link.machine.reader, resources, confirm)
+        make = partial(MtlReader, link, confirm == "full", received)
+        return link.lease(make, link.machine.reader, resources, confirm)
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
         """A data flow that writes; fires when the server has accepted its lease."""
@@ -403,8 +407,8 @@ class MtlClient(ClientSession, link=ControlLink):
         if over := link.over():
             return over
         expect("resources", resources, "a list of names", not isinstance(resources, str | bytes))
-        flow = MtlWriter(link, confirm == "full")
-        return link.lease(flow, link.machine.writer, resources, confirm)
+        make = partial(MtlWriter, link, confirm == "full")
+        return link.lease(make, link.machine.writer, resources, confirm)
 
 
 class MtlClientFactory(SessionFactory):

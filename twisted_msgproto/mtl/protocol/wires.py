@@ -22,11 +22,34 @@ class Endpoint:
         self.address = address
 
 
+class NoSocket:
+    """What stands in a socket's place while there is none: what is written is lost."""
+
+    unread = 0
+    refused: Any = None
+    ended: Any = None
+
+    def __init__(self, trouble: str = "") -> None:
+        """``trouble`` says why there is none, for the errors of those who wait for an answer."""
+        self.trouble = trouble
+
+    def sendAll(self, messages: list[list[bytes]]) -> None:
+        """Nobody gets them."""
+
+    def movedAt(self, now: float) -> float:
+        return 0.0
+
+    def ignored(self) -> None:
+        """There is nothing to read, nor to close."""
+
+    pauseProducing = resumeProducing = shutdown = ignored
+
+
 class DealerWire(Wire):
-    """One DEALER socket at a time.
+    """One DEALER socket at a time, or none.
 
     Attributes:
-        socket: the socket in use; None while there is none, and then what is written is lost.
+        socket: the socket in use.
         paused: it is not read.
     """
 
@@ -37,7 +60,7 @@ class DealerWire(Wire):
         self._closed = closed
         self.paused: bool = False
         self._look: Any = None  # the call that closes the wire once everything was sent
-        self.socket: Any = None
+        self.socket: Any = NoSocket()
 
     # ── sockets in turn ─────────────────────────────────────────────────────────────────────────
 
@@ -48,9 +71,7 @@ class DealerWire(Wire):
 
     def drop(self) -> int:
         """Close the socket, if there is one; return how many messages it had not sent."""
-        socket, self.socket = self.socket, None
-        if socket is None:
-            return 0
+        socket, self.socket = self.socket, NoSocket()
         unread: int = socket.unread
         socket.shutdown()
         return unread
@@ -58,20 +79,19 @@ class DealerWire(Wire):
     @property
     def trouble(self) -> str:
         """Why it may be that nobody answers on this socket; empty before anything is known."""
-        return "" if self.socket is None else self.socket.trouble
+        return str(self.socket.trouble)
 
     @property
     def unread(self) -> int:
-        return 0 if self.socket is None else self.socket.unread
+        return int(self.socket.unread)
 
     def takenAt(self, now: float) -> float:
-        return 0.0 if self.socket is None else float(self.socket.movedAt(now))
+        return float(self.socket.movedAt(now))
 
     # ── as every wire ───────────────────────────────────────────────────────────────────────────
 
     def write(self, outputs: list[list[bytes]]) -> None:
-        if self.socket is not None:
-            self.socket.sendAll(outputs)
+        self.socket.sendAll(outputs)
 
     def close(self, fault: bool) -> None:
         if self.unread:
@@ -88,13 +108,11 @@ class DealerWire(Wire):
 
     def pauseProducing(self) -> None:
         self.paused = True
-        if self.socket is not None:
-            self.socket.pauseProducing()
+        self.socket.pauseProducing()
 
     def resumeProducing(self) -> None:
         self.paused = False
-        if self.socket is not None:
-            self.socket.resumeProducing()
+        self.socket.resumeProducing()
 
     def getPeer(self) -> IAddress:
         return self._address

@@ -416,7 +416,7 @@ class Sockets:
         )
 
     def dealer(self, received: Received, bounds: Bounds, curve: CurveClient | None) -> Any:
-        """Return a DEALER socket.
+        """Return a DEALER socket; OSError where the system has no more of them.
 
         It comes back when its connection is lost, with another identity: whoever it talks to does
         not know it any more.  (libzmq could be told not to come back, but then it throws away what
@@ -431,12 +431,19 @@ class Sockets:
                 socket.curve_publickey = curve.public
                 socket.curve_secretkey = curve.secret
             address = f"inproc://dealer-{next(self._numbers)}"
-            socket.monitor(address, sum(TROUBLES))
-            monitor = self._monitor(self._factory, connection.happened, Bounds(1 << 16, 0))
+            try:
+                socket.monitor(address, sum(TROUBLES))
+                monitor = self._monitor(self._factory, connection.happened, Bounds(1 << 16, 0))
+            except zmq.ZMQError:
+                connection.shutdown()
+                raise
             monitor.connect(address)
             connection.monitor = monitor
 
-        return self._dealer(self._factory, received, bounds, every=self._every, prepare=prepare)
+        try:
+            return self._dealer(self._factory, received, bounds, every=self._every, prepare=prepare)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, error.strerror) from None
 
     def admit(
         self,
