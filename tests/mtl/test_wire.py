@@ -167,7 +167,7 @@ def test_tables_have_at_most_128_fields() -> None:
 @pytest.mark.parametrize(
     "value",
     [2**63, -(2**63) - 1, Decimal("1E-256"), Decimal("NaN"), Decimal(2**31), Decimal("1E30"),
-     datetime(2020, 1, 1)],
+     datetime(2020, 1, 1), datetime(1969, 12, 31, tzinfo=UTC)],
 )  # fmt: skip
 def test_what_no_field_can_hold_is_the_callers_fault__MT_23(value: Any) -> None:
     with pytest.raises(ValueError, match=r"no field holds|without its zone"):

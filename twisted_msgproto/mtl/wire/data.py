@@ -220,7 +220,10 @@ def _decimal(value: Decimal) -> bytes:
 def _seconds(value: datetime) -> bytes:
     if value.tzinfo is None:
         raise ValueError("a time without its zone")
-    return struct.pack(">cQ", b"T", int(value.timestamp()))
+    seconds = int(value.timestamp())
+    if seconds < 0:
+        raise ValueError(f"no field holds the time {value}, which is before 1970")
+    return struct.pack(">cQ", b"T", seconds)
 
 
 _ENCODERS: Final[tuple[tuple[type, Callable[[Any], bytes]], ...]] = (
