@@ -148,7 +148,7 @@ class Addresses(MtlCase):
 
     def test_what_is_no_address_is_said_at_once__MT_24(self) -> None:
         for address in ("tcp:5049", "tcp://127.0.0.1", "tcp://:1", "tcp://h:99999", "udp://h:1",
-                        "ipc://", "", "tcp://127.0.0.1:x"):  # fmt: skip
+                        "ipc://", "", "inproc://x", "tcp://127.0.0.1:x"):  # fmt: skip
             with self.assertRaises(ConfigurationError):
                 MtlServerFactory().listen([address])
             with self.assertRaises(ConfigurationError):

@@ -32,7 +32,7 @@ def check_address(address: str) -> None:
     if not isinstance(address, str):
         raise TypeError(f"a ZeroMQ address is a text, not {type(address).__name__}")
     scheme, _, rest = address.partition("://")
-    if scheme in ("ipc", "inproc") and rest and "\0" not in address:
+    if scheme == "ipc" and rest and "\0" not in address:
         return
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     good = port in ("*", "0") or (port.isascii() and port.isdecimal() and int(port) < 65536)

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConfigurationError
 from ...net.deferreds import run_on
 from ...net.memory import SharedState
-from ..machine.flows import SERIAL_BYTES, Peer, connection_name
+from ..machine.flows import Peer, connection_name
 from . import DESCRIPTOR, PROPERTY, Bounds, Connections, bind, choose_family
 from .unfinished import (
     CURVE_BYTES,
@@ -265,7 +265,7 @@ class Bounded:
         return True
 
     def _unreachable(self, peer: bytes) -> None:
-        self._lost(peer)
+        """Its connection has ended."""
 
     def _wait(self, peer: bytes, backlog: Backlog, parts: list[bytes]) -> None:
         backlog.messages.append(parts)
@@ -355,9 +355,6 @@ libzmq's thread tells of an end a moment before it hands over the last messages 
 IPV4_MAPPED: Final = "::ffff:"
 """What an address begins with where a socket listens for both kinds, and this is one of IPv4."""
 
-NO_SERIAL: Final = bytes(SERIAL_BYTES)
-"""At the end of a name: the connection has no serial (inproc), so nobody tells of its end."""
-
 Routed = Callable[[list[list[bytes]], Mapping[bytes, Peer]], None]
 """Takes the messages of one read, each behind the name of its connection, and what is known of
 connections by their names."""
@@ -374,7 +371,6 @@ class Routing:
     socket: Any
     _received: Routed
     _backlogs: dict[bytes, Backlog]
-    _lost: Callable[[bytes], None]
     _readSoon: Callable[[], None]
     _throwAway: Callable[[], bool]
     _within = False
@@ -462,8 +458,6 @@ class Routing:
 
     def _first(self, identity: bytes, serial: str, frame: Any) -> bytes:
         """Return the name of a connection that was not read from before, or which has ended."""
-        if not serial:
-            return identity + NO_SERIAL
         number = int(serial)
         name = connection_name(identity, number)
         if name not in self._peers:
@@ -526,10 +520,7 @@ class Routing:
         return 0.0 if unread is None else unread.movement.seen_at(now)
 
     def _unreachable(self, peer: bytes) -> None:
-        if peer.endswith(NO_SERIAL):
-            self._lost(peer)
-        else:
-            self._end(peer)
+        self._end(peer)
 
     def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
         unread = self._unread.get(peer)
@@ -537,9 +528,7 @@ class Routing:
             return peer not in self._unread  # what is for one that was cut off is dropped
         identity = self._identities.get(peer)
         if identity is None:
-            if not peer.endswith(NO_SERIAL):
-                return True
-            identity = peer[: -len(NO_SERIAL)]
+            return True
         frames = parts[1:]
         sent: bool = super()._sent(peer, [identity, *frames])  # type: ignore[misc]
         if sent and unread is not None:
@@ -566,7 +555,7 @@ class Routing:
 
 
 def told(frame: Any, name: str) -> str:
-    """Return what the metadata of a message says; "" where it has none (inproc)."""
+    """Return what the metadata of a message says; "" where it says nothing."""
     try:
         text: str = frame.get(name)
     except zmq.ZMQError:
