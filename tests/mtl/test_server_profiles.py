@@ -141,11 +141,6 @@ def test_what_a_reader_had_goes_to_another_when_its_session_ends__MT_30() -> Non
     assert broker.got(second) == []
     assert broker.ask(session, "Open", OPEN)[0] == 201
     assert bodies(broker.got(second)) == [b"1", b"2"]
-    broker.collect(broker.server.close(broker.now))
-    assert broker.server.snapshot()["readers"] == 0
-    third = broker.flow("Reader", [])
-    got = broker.command(third, Summon(2, "a"), Summon(3, "b"))
-    assert bodies(got) == [b"1", b"2", b"3"]
 
 
 def test_profiles_are_an_extension_point() -> None:
@@ -274,7 +269,8 @@ def test_a_profile_hears_whenever_its_reader_may_have_space__MT_26() -> None:
     assert ready == [0, 1, 2, 3]
 
 
-def test_a_reader_that_goes_after_all_sessions_were_closed_has_not_gone_with_them__MT_30() -> None:
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_reader_whose_server_stops_has_gone_in_order__MT_30(stops: bool) -> None:
     orderly: list[bool] = []
 
     class Noting(Profile):
@@ -284,11 +280,12 @@ def test_a_reader_that_goes_after_all_sessions_were_closed_has_not_gone_with_the
             orderly.append(ordered)
 
     broker = Broker([Noting()])
-    broker.reader(profile="noting")
-    broker.collect(broker.server.close(broker.now))
     peer = broker.reader(profile="noting")
-    broker.collect(broker.server.peer_lost(peer, broker.now))
-    assert orderly == [True, False]
+    if stops:
+        broker.server.lost(broker.now)
+    else:
+        broker.collect(broker.server.peer_lost(peer, broker.now))
+    assert orderly == [stops]
 
 
 def test_a_profile_that_overrides_nothing_recycles_what_its_reader_leaves__MT_26() -> None:

@@ -141,15 +141,6 @@ class Server(Sessions):
             self._end_session(session, "lost")
         return self._take_events()
 
-    def close(self, now: float) -> list[ServerEvent]:
-        """End every session."""
-        self._now = now
-        self._closing = True
-        for session in self.sessions():
-            self._end_session(session, "closed")
-        self._closing = False
-        return self._take_events()
-
     def drain(self, now: float) -> list[ServerEvent]:
         """Prepare to stop: the server is ``finished`` when everything accepted is answered.
 
@@ -163,12 +154,13 @@ class Server(Sessions):
 
     def lost(self, now: float) -> list[ServerEvent | WorkLost]:
         """The server stops: every session ends, and nothing is read or sent any more."""
-        ended = self.close(now)
-        self._closed = True
+        self._now, self._closed = now, True
+        for session in self.sessions():
+            self._end_session(session, "closed")
         self.deadlines.clear_all()
         self._out_control.clear()
         self._out_data.clear()
-        return [*ended]
+        return [*self._take_events()]
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 
@@ -266,7 +258,7 @@ class Server(Sessions):
             flow.blocked = True
             self._exhausted.pop(flow, None)
             self._sent_to.pop(flow, None)
-            self._ask(None, profile.gone, flow, flow.drain(), self._closing or not flow.summoned)
+            self._ask(None, profile.gone, flow, flow.drain(), self._closed or not flow.summoned)
             flow.summoned.clear()
         else:
             assert isinstance(flow, WritingFlow)
@@ -308,16 +300,11 @@ class Server(Sessions):
             self._refuse_content(flow, sequence, resource)
             return
         profile = flow.grant.profile
-        if profile.bounded:
-            try:
-                room = profile.has_room(flow, resource, size + len(body))
-            except BaseException as error:
-                self._profile_failed(error)
-                room = False
-            if not room:
-                self.counters["contents_without_room"] += 1
-                self._refuse_content(flow, sequence, 403)
-                return
+        nbytes = size + len(body)
+        if profile.bounded and not self._ask(False, profile.has_room, flow, resource, nbytes):
+            self.counters["contents_without_room"] += 1
+            self._refuse_content(flow, sequence, 403)
+            return
         if not flow.sequences:
             self._written[flow] = None
         flow.sequences.append(sequence)
@@ -480,17 +467,16 @@ class Server(Sessions):
         none.
         """
         profile, resources, sequences = flow.grant.profile, contents.resources, contents.sequences
+        refused: bool | None = False
         start, taken = 0, None
         for end in range(1, len(resources) + 1):
             if end == len(resources) or resources[end] != resources[start]:
                 run = slice(start, end)
                 stored = list(map(Stored, contents.properties[run], contents.bodies[run]))
-                try:
-                    lost = profile.accept(flow, resources[start], stored) is False
-                except BaseException as error:
-                    self._profile_failed(error)
-                    lost = True
-                if not lost:
+                if (
+                    self._ask(refused, profile.accept, flow, resources[start], stored)
+                    is not refused
+                ):
                     taken = sequences[end - 1]
                 else:
                     self.counters["contents_lost_by_profile"] += end - start

@@ -175,7 +175,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._peers: Mapping[bytes, Peer] = {}
         self._leaving: set[bytes] = set()  # what these connections sent may still come
         self.profile_errors: list[BaseException] = []  # what profiles have raised, for the log
-        self._draining = self._closing = self._closed = False
+        self._draining = self._closed = False
         for profile in self.profiles.values():
             profile.release = self._release
             profile.end_flow = self._end_failed
