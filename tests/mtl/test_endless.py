@@ -6,11 +6,9 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import zmq
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
@@ -21,10 +19,8 @@ from tests.mtl.cases import (
     GREETING,
     HeldSink,
     MtlCase,
-    Recorded,
     curve_keys,
     frame,
-    keyed,
     needs_linux,
     run,
     until,
@@ -87,34 +83,6 @@ class Honest(MtlCase):
         curve, keys = curve_keys()
         await self.serves(keys=keys, curve=curve)
 
-    @run
-    async def test_heartbeats_of_libzmq_are_what_is_taken_for_heartbeats(self) -> None:
-        """NB-02, MT-31: what is acknowledged of their answers weighs as much as they do."""
-        recorded = Recorded()
-        curve, keys = curve_keys()
-        factory = self.server(HeldSink(), sockets=recorded, curve=curve)
-        with Plain(factory.addresses[0], prepare=keyed(keys)) as plain:
-            _beats = plain.dealer(factory.addresses[1], heartbeats=1)
-            watching = recorded.routers[1].unfinished
-            await until(lambda: watching.descriptors)
-            (descriptor,) = watching.descriptors
-            await until(lambda: unfinished.bytes_of(descriptor).received > 2000)  # type: ignore[union-attr]
-            begin = unfinished.bytes_of(descriptor)
-            assert begin is not None
-            far = begin.received + 4200
-            await until(lambda: unfinished.bytes_of(descriptor).received > far)  # type: ignore[union-attr]
-            # Those of the last moment are not acknowledged yet.
-            most = unfinished.bytes_of(descriptor).received - begin.received  # type: ignore[union-attr]
-
-            def heartbeats() -> int:
-                now = unfinished.bytes_of(descriptor)
-                assert now is not None
-                told = now.acknowledged - begin.acknowledged
-                return told + 2 * (now.segments - begin.segments)
-
-            await until(lambda: heartbeats() >= most)
-        self.assertEqual(factory.counters["faults"], 0)
-
 
 @needs_linux
 class Hostile(MtlCase):
@@ -155,56 +123,6 @@ class Hostile(MtlCase):
     @run
     async def test_on_one_socket_for_both__NB_02(self) -> None:
         await self.cut_off(0, "content-bytes", data=None)
-
-
-def frames_of(sizes: list[int]) -> Iterator[list[bytes]]:
-    for size in sizes:
-        yield [b"h" * (size % 300), b"x" * size]
-
-
-@needs_linux
-@pytest.mark.parametrize("curve", [False, True])
-def test_what_a_message_becomes_on_the_wire__NB_02(curve: bool) -> None:
-    """NB-02: no less, or libzmq would seem to hold what was read long ago."""
-    context = zmq.Context()
-    try:
-        router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
-        for socket in (router, dealer):
-            socket.set(zmq.RCVTIMEO, 20_000)
-        if curve:
-            public, secret = zmq.curve_keypair()
-            router.curve_server = True
-            router.curve_secretkey = secret
-            dealer.curve_serverkey = public
-            dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
-        port = router.bind_to_random_port("tcp://127.0.0.1")
-        dealer.connect(f"tcp://127.0.0.1:{port}")
-        dealer.send(b"hello")
-        identity = router.recv()
-        frame = router.recv(copy=False)
-        descriptor = int(frame.get("__fd"))
-
-        def settled() -> int:
-            """What is acknowledged once the peer has answered."""
-            router.send_multipart([identity, b"ping"])
-            assert dealer.recv_multipart() == [b"ping"]
-            dealer.send(b"pong")
-            assert router.recv_multipart() == [identity, b"pong"]
-            told: Any = unfinished.bytes_of(descriptor)
-            return int(told.acknowledged)
-
-        more = unfinished.FRAME_BYTES + (unfinished.CURVE_BYTES if curve else 0)
-        before = settled()
-        expected, frames_sent = 4 + more, 1
-        for frames in frames_of([0, 1, 221, 222, 223, 254, 255, 256, 8192, 70_000, 3 * MIB]):
-            router.send_multipart([identity, *frames])
-            assert dealer.recv_multipart() == frames
-            expected += sum(map(len, frames)) + len(frames) * more
-            frames_sent += len(frames)
-        longer = settled() - before - expected
-        assert 0 < longer < 7 * frames_sent and longer % 7 == 0
-    finally:
-        context.destroy(linger=0)
 
 
 MIB = 1 << 20

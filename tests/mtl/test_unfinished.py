@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from tests.mtl.cases import needs_linux
 from tests.mtl.test_connections import accepted, closed, disconnected
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
@@ -131,16 +130,6 @@ def test_a_whole_message_makes_a_connection_innocent(world: World) -> None:
     world.unfinished.read_to_end()
     world.look()
     assert world.told == [("127.0.0.1", 10 * LARGEST)]
-
-
-def test_a_slow_sender_of_a_large_content_is_left_alone(world: World) -> None:
-    """NB-02: a byte a look, up to the largest message."""
-    descriptor = world.join()
-    for octets in range(0, LARGEST + 1, 100):
-        world.came(descriptor, octets)
-        world.unfinished.read_to_end()
-        world.look()
-    assert world.told == []
 
 
 def test_what_libzmq_has_not_taken_from_the_kernel_does_not_count(world: World) -> None:
@@ -282,26 +271,6 @@ def test_what_the_system_does_not_tell_cuts_nobody_off(world: World, tmp_path: P
     assert world.clock.getDelayedCalls() == []
 
 
-def test_looks_go_round_and_end_with_the_last_connection(world: World) -> None:
-    """NB-02: where nothing comes, fewer connections are looked at."""
-    every = [world.join() for _ in range(unfinished.LOOKS_PER_TURN + 10)]
-    world.look()
-    assert world.looked == every[: unfinished.LOOKS_PER_TURN]
-    world.unfinished.happened([disconnected(every.pop())])
-    world.look()
-    assert world.looked[unfinished.LOOKS_PER_TURN :] == every[unfinished.LOOKS_PER_TURN :]
-    world.came(every[0], 10)
-    world.looked.clear()
-    for looks in (unfinished.IDLE_LOOKS_PER_TURN, unfinished.LOOKS_PER_TURN):
-        world.look()
-        assert world.looked == every[:looks]
-        world.look(len(every) // looks)
-        assert world.looked == every
-        world.looked.clear()
-    world.unfinished.happened([disconnected(descriptor) for descriptor in every])
-    assert world.clock.getDelayedCalls() == []
-
-
 LIMIT = 1_000_000
 """Half of what all may hold."""
 
@@ -407,37 +376,6 @@ def test_who_sends_more_frames_than_any_of_ours_is_taken_at_its_word_no_more__NB
     assert len(world.evicted) == 1
 
 
-@needs_linux
-def test_the_system_says_what_came__NB_02() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = socket.create_connection(listener.getsockname())
-        far = listener.accept()[0]
-        with near, far:
-            before = unfinished.bytes_of(far.fileno())
-            assert before is not None
-            near.sendall(bytes(1000))
-            assert far.recv(1, socket.MSG_PEEK) == b"\0"
-            far.sendall(bytes(70))
-            assert near.recv(1, socket.MSG_PEEK) == b"\0"
-            assert unfinished.waiting_in(far.fileno()) == 1000
-            after = unfinished.bytes_of(far.fileno())
-            assert after is not None
-            assert after.received - before.received == 1000
-            assert after.segments - before.segments == 1
-            # It is acknowledged when the other end says something, at the latest.
-            near.sendall(b"x")
-            assert len(far.recv(1001, socket.MSG_WAITALL)) == 1001
-            last = unfinished.bytes_of(far.fileno())
-            assert last is not None
-            assert last.acknowledged - before.acknowledged == 70
-            assert unfinished.waiting_in(far.fileno()) == 0
-            assert far.fileno() >= 0
-    with socket.socket(socket.AF_UNIX) as other:
-        assert unfinished.bytes_of(other.fileno()) is None
-    assert unfinished.bytes_of(99_999) is None
-    assert unfinished.waiting_in(99_999) is None
-
-
 MIB = 1 << 20
 STEP, CHECK_SECONDS = unfinished.STEP_BYTES, unfinished.CHECK_SECONDS
 LATE_SECONDS = 5
@@ -506,22 +444,6 @@ def test_what_is_given_and_not_acknowledged_is_in_the_ledger__NB_02(given: Given
     given.wait(CHECK_SECONDS)
     assert given.ledger.held == peer.passed == 0
     assert given.clock.getDelayedCalls() == []
-
-
-def test_who_reads_nothing_loses_its_place_first__NB_02() -> None:
-    """NB-02: however little the good one reads, if it is a step now and then."""
-    given = Given(40 * MIB)
-    good, *deaf = (given.join(name) for name in (b"good", b"one", b"two", b"three"))
-    for second in range(40):
-        for peer in (good, *deaf):
-            given.give(peer, MIB)
-        if second % 3 == 0:
-            given.read(good, STEP)
-        given.wait(CHECK_SECONDS)
-        if second == LATE_SECONDS:
-            assert given.cut == []
-    assert set(given.cut) == {b"one", b"two", b"three"}
-    assert good.entered and given.ledger.held <= given.ledger.limit
 
 
 def test_a_trickle_is_no_progress__NB_02() -> None:
