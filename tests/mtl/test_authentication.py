@@ -299,26 +299,6 @@ class Curve(MtlCase):
             globalLogPublisher.removeObserver(observe)
 
     @run
-    async def test_the_right_key_comes_in_from_anywhere_and_names_the_client(self) -> None:
-        """MT-30, MT-31: with any identity; sessions and leases are bound to the key."""
-        server_keys, client_keys = curve_keys()
-        sink = HeldSink()
-        factory = self.server(
-            sink, curve=server_keys, listen=["tcp://0.0.0.0:*"], data="tcp://0.0.0.0:*"
-        )
-        address = factory.addresses[0].replace("0.0.0.0", "127.0.0.1")
-        client = self.client(address, curve=client_keys)
-        await client.open("host")
-        await client.profile("queue")
-        writer = await client.writer(["a"])
-        await writer.send("a", b"x")
-        self.assertEqual(sink.batches[0].client_id, "robot")
-        got: list[bytes] = []
-        reader = await client.reader(["a"], "full", lambda content: got.append(content.body))
-        await reader.summon("a")
-        await until(lambda: got == [b"x"])
-
-    @run
     async def test_wrong_keys_and_no_keys_get_nowhere(self) -> None:
         """MT-31, NB-13: both sides say what is wrong; and the next client is served."""
         server_keys, client_keys = curve_keys()

@@ -128,22 +128,6 @@ def test_the_verbs_send_what_a_plain_req_sends() -> None:
     assert client.snapshot() == {"state": "PROFILED", "waiting": 1, "leases": 1, "tries": 0}
 
 
-def test_a_cycle_of_challenges__MT_07__MT_08() -> None:
-    asked = Asked()
-    client = asked.client
-    client.open("host", 0.0)
-    (opened,) = asked.reply(401, mechanisms=["Y", "x", 5])
-    assert (opened.number, client.mechanisms) == (1, ["Y", "x"])
-    number = client.authorize(cycle, 0.0)
-    assert asked.sent[1:] == [
-        ("Authorize", {"mechanism": "X", "response": control.encode_base64(b"first")})
-    ]
-    assert asked.reply(402, challenge=control.encode_base64(b"1")) == []
-    assert asked.sent[0][1]["response"] == control.encode_base64(b"to 1")
-    (answer,) = asked.reply(201, **READY)
-    assert (answer.number, client.state.name) == (number, "READY")
-
-
 def broken(*arguments: Any) -> Any:
     raise ZeroDivisionError("at work")
 
@@ -364,18 +348,6 @@ def test_a_profile_which_is_agreed_to_in_any_state_is_kept() -> None:
     asked.client.profile("queue", 0.0)
     assert [type(event) for event in asked.reply(200)] == [terms.Answered]
     assert asked.client.state.name == "CLOSED"
-
-
-def test_who_is_turned_away_is_refused_what_it_asked_for_and_nothing_else__MT_24() -> None:
-    asked = Asked()
-    assert asked.client.turned_away("too many connections", asked.now) == []
-    number = asked.client.open("host", asked.now)
-    refused = asked.client.turned_away("too many connections", asked.now)
-    assert refused == [
-        terms.SocketDropped(),
-        terms.RequestRefused(number, 401, "too many connections"),
-    ]
-    assert (asked.names, asked.client.deadline) == ([], None)
 
 
 # ── what is left behind ─────────────────────────────────────────────────────────────────────────

@@ -12,14 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
 import zmq
-from hypothesis import given
-from hypothesis import strategies as st
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
@@ -519,38 +516,6 @@ def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> N
             assert not admission.connections
             admission.happened([accepted(one, endpoint), disconnected(one)], "control")
             assert not admission.connections
-
-
-CONNECTION = st.tuples(st.sampled_from("xy"), st.booleans(), st.booleans())
-"""Its address; it has shaken hands; a message of it is read."""
-
-
-@given(st.lists(CONNECTION, max_size=12), st.randoms(use_true_random=False))
-def test_who_ended_without_a_hand_shake_is_told_and_nobody_else__RD_31(
-    made: list[tuple[str, bool, bool]], random: Random
-) -> None:
-    """Of two addresses, in any order; libzmq says only which address it asks about."""
-    told: Counter[str] = Counter()
-    strangers = sockets.Strangers(lambda address, text: told.update([address]))
-    left: Counter[str] = Counter()
-    silent: Counter[str] = Counter()
-    steps = [
-        [lambda n=n, address=address: strangers.accepted(n, address)]
-        + [lambda address=address: strangers.asked(address)] * shaken
-        + [lambda n=n: strangers.heard(n)] * (shaken and heard)
-        + [lambda n=n: strangers.ended(n, None)]
-        for n, (address, shaken, heard) in enumerate(made)
-    ]
-    while any(steps):
-        number = random.choice([n for n, rest in enumerate(steps) if rest])
-        steps[number].pop(0)()
-        address, shaken, heard = made[number]
-        if not steps[number]:
-            left[address] += not shaken
-            silent[address] += shaken and not heard
-        assert all(told[address] <= left[address] for address in "xy")
-    for address in "xy":
-        assert left[address] - told[address] <= silent[address]
 
 
 @pytest.mark.parametrize("abstract", [False, True])

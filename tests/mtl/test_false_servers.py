@@ -144,21 +144,6 @@ class Wrongly(FalseCase):
             self.assertEqual(self.server.leases - before, 3)
             del self.server.obey  # type: ignore[method-assign]
 
-    def test_confirms_of_what_was_never_sent_are_no_renewal_of_hope(self) -> None:
-        """HO-23, MT-20: the bound on renewals counts what was answered in earnest."""
-        client = self.ready(limits={"renewals": 3})
-        writer = self.got(client.writer(["a"]))
-
-        def obey(kind: int, sequence: int) -> list[list[bytes]]:
-            if kind == LEASE:
-                return [response(sequence, 200)]
-            return [command(CONFIRM, 1 << 40, b"\1"), response(sequence, 403)]
-
-        self.server.obey = obey  # type: ignore[method-assign]
-        sent = writer.send("a", b"x")
-        self.pump()
-        self.failureResultOf(sent, Refused)
-
     def test_a_late_confirm_is_not_that_of_another_content(self) -> None:
         """MT-19, MT-20: the server numbers anew for each lease, so the number was used again."""
         client = self.ready()

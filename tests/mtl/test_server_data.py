@@ -147,39 +147,6 @@ def test_silence_does_not_count_while_the_socket_is_not_read__MT_21() -> None:
     assert reader in broker.sent
 
 
-def test_silent_flows_are_looked_after_in_few_turns() -> None:
-    """HO-26: many deadlines are one, so a thousand pings cost no thousand turns."""
-    broker = Broker()
-    for number in range(100):
-        broker.now += 0.003
-        broker.flow("Writer" if number % 2 else "Reader")
-    turns, end = 0, broker.now + 7
-    while (due := broker.server.deadline) is not None and due <= end:
-        broker.now, turns = due, turns + 1
-        broker.collect(broker.server.advance(due))
-    assert sum(Ping() in broker.got(peer) for peer in list(broker.sent)) == 100
-    assert 0 < turns <= 4
-
-
-def test_who_was_sent_a_content_is_not_pinged_for_a_while__MT_21() -> None:
-    broker = Broker()
-    reader, writer = broker.reader(), broker.flow("Writer")
-
-    def pings(seconds: float) -> int:
-        broker.command(reader, Pong())
-        broker.command(writer, Pong())
-        broker.wait(seconds)
-        return broker.got(reader).count(Ping())
-
-    assert pings(4.0) == 0
-    broker.command(writer, *contents(1))
-    broker.safe(broker.events[-1])
-    assert bodies(broker.got(reader)) == [b"1"]
-    assert pings(4.5) == 0
-    assert pings(1.6) == 1
-    assert [pings(6.0) for _ in range(3)] == [1, 1, 1]
-
-
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_content_keeps_its_flow_and_who_is_answered_is_not_pinged__MT_13__MT_21(
     readable: bool,

@@ -155,17 +155,6 @@ def test_invalid_content_is_rejected_or_answered(
         assert [event.sequences for event in told] == [[10]]
 
 
-def test_a_content_for_which_there_is_no_room_is_rejected_or_answered_with_403__MT_27() -> None:
-    for confirm, answer in ((FULL, Reject(3)), (NONE, Response(3, 403))):
-        broker = Broker(limits={"queue-messages": 1})
-        writer = broker.flow("Writer", confirm=confirm)
-        for number in (1, 2):
-            broker.command(writer, *contents(number))
-            broker.safe(broker.events[-1])
-            broker.got(writer)
-        assert broker.command(writer, *contents(3)) == [answer]
-
-
 def test_content_for_a_resource_which_the_profile_has_not_gets_404__MT_18() -> None:
     broker = Broker()
     writer = broker.flow("Writer", [], NONE, profile="test")

@@ -14,7 +14,7 @@ import zmq
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, Recorded, later, reactor, run, until
-from tests.mtl.plain import Flow, Plain, dealer_from, let_in
+from tests.mtl.plain import Flow, Plain, dealer_from
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.mtl import (
@@ -26,8 +26,6 @@ from twisted_msgproto.mtl import (
     serve,
 )
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.zeromq import Bounds
-from twisted_msgproto.mtl.zeromq.sockets import Sockets
 
 
 class Verbs(MtlCase):
@@ -193,17 +191,6 @@ class Ends(MtlCase):
             close(socket, *words)
 
         self.patch(zmq.Socket, "close", noted)
-        with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-            port = router.bind_to_random_port("tcp://127.0.0.1")
-            sockets = Sockets(reactor)
-            dealer = sockets.dealer(lambda messages: None, Bounds(1 << 16), None)
-            dealer.connect(f"tcp://127.0.0.1:{port}")
-            dealer.sendAll([[b"first"]])
-            self.assertTrue(router.poll(10_000))
-            dealer.shutdown()  # the reactor has not run: nobody has read that it is connected
-            sockets.shutdown()
-        self.assertTrue(lingers and all(lingers))
-        del lingers[:]
         with create_server(("127.0.0.1", 0)) as silent, create_server(("127.0.0.1", 0)) as gone:
             ports = [one.getsockname()[1] for one in (silent, gone)]
             gone.close()
@@ -266,22 +253,6 @@ class Peers(MtlCase):
         rows = [message for batch in sink.batches for message in batch]
         self.assertEqual([row.body for row in rows], [s.encode() for s in sources * 3])
         self.assertEqual([row.peer for row in rows], sources * 3)
-
-    @run
-    async def test_what_has_arrived_is_read_before_a_newcomer_is_let_in(self) -> None:
-        """MT-24, MT-30: the end of an identity's owner, too, or who comes with it is ignored."""
-        recorded = Recorded()
-        factory = self.server(sockets=recorded)
-        (control, _), read = recorded.routers, []
-
-        def look() -> None:
-            read.append(control)
-            type(control).doRead(control)
-
-        control.doRead = look
-        reactor.removeReader(control)
-        self.assertTrue(await deferToThread(let_in, factory.addresses[0]))
-        self.assertEqual(read, [control])
 
     @run
     async def test_a_server_which_may_not_read_is_not_woken(self) -> None:
@@ -472,21 +443,6 @@ class Slices(MtlCase):
                 self.assertLess(max(turns), 20_000)
                 await good.send("a", b"x")
         self.assertEqual(factory.counters["dropped:frames"], 2)
-
-    @run
-    async def test_a_client_throws_them_away_likewise__NB_07(self) -> None:
-        with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
-            port = server.bind_to_random_port("tcp://127.0.0.1")
-            client = self.client(f"tcp://127.0.0.1:{port}", limits={"request-timeout": 60})
-            opened = client.open("host")
-            await until(lambda: server.poll(0))
-            peer, *_ = server.recv_multipart()
-            turns = self.counting(client.link.wire.socket)
-            server.send_multipart([peer, *[b"x"] * 50_000])
-            server.send_multipart([peer, b"", b"201", b'{"profiles": ["late"]}'])
-            self.assertEqual(await opened, ["late"])
-            self.assertLess(max(turns), 20_000)
-            self.assertEqual(client.link.machine.counters["dropped:frames"], 1)
 
     @run
     async def test_what_is_costly_to_parse_is_read_in_smaller_turns(self) -> None:

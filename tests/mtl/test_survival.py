@@ -188,14 +188,14 @@ class Limited(MtlCase):
         """MT-29, MT-31: CURVE needs bytes of its own in each frame, both ways."""
         curve, keys = curve_keys()
         for data in (LOOPBACK, None):
-            factory = self.server(
-                HeldSink(), curve=curve, limits={"content-bytes": 70_000}, data=data
-            )
+            sink = HeldSink()
+            factory = self.server(sink, curve=curve, limits={"content-bytes": 70_000}, data=data)
             client = await self.ready(
                 factory, "queue", curve=keys, limits={"content-bytes": 70_000}
             )
             writer, reader = await client.writer(["a"]), await client.reader(["a"])
             await writer.send("a", bytes(70_000))
+            self.assertEqual(sink.batches[0].client_id, "robot")
             await reader.summon("a")
             self.assertEqual((await reader.__anext__()).body, bytes(70_000))
 
