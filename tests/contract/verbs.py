@@ -300,8 +300,6 @@ OF_ONE_SESSION = {
     "serveAfter": "as openTopic",
     "extension": "what one session has agreed",
     "decoded": "as extension",
-    "registerProducer": "what one connection does not take yet; a service keeps it",
-    "unregisterProducer": "as registerProducer",
     "retire": "a service replaces its connections by itself",
     "leave": "a service's close",
     "disconnect": "a service's close",

@@ -197,6 +197,11 @@ class Hooks(Case):
                 self.frames(transport),
                 [Error("refused: 2: not today"), ExtensionFrame(2, b"\0\3")],
             )
+            server.answers[b"2"] = MessageRefused("nor now")
+            server.dataReceived(message(4, b"2"))  # nothing of this read goes on
+            self.assertEqual(
+                self.frames(transport), [Error("refused: 4: nor now"), ExtensionFrame(2, b"\0\4")]
+            )
             self.assertEqual(self.bodies(watching), [b"1", b"3"])
             self.lose(server, watcher)
 

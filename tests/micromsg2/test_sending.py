@@ -237,40 +237,6 @@ class Sending(Case):
         client.dataReceived(ack(2))
         self.successResultOf(last)
 
-    def test_a_producer_is_paused_while_its_messages_wait(self) -> None:
-        """MM-19: while the window is full"""
-
-        class Producer:
-            state = "producing"
-
-            def pauseProducing(self) -> None:
-                self.state = "paused"
-
-            def resumeProducing(self) -> None:
-                self.state = "producing"
-
-        client, transport = self.client(extensions="batch-ack:max-count=2")
-        producer = Producer()
-        client.registerProducer(producer)
-        with self.assertRaises(RuntimeError):
-            client.registerProducer(Producer())
-        first = client.send("q", b"")
-        self.assertEqual(producer.state, "producing")
-        second = client.send("q", b"")
-        self.assertEqual(producer.state, "paused")
-        client.dataReceived(ack(1))
-        self.assertEqual(producer.state, "producing")
-        transport.producer.pauseProducing()
-        self.assertEqual(producer.state, "paused")
-        transport.producer.resumeProducing()
-        self.assertEqual(producer.state, "producing")
-        client.dataReceived(ack(2))
-        self.successResultOf(first)
-        self.successResultOf(second)
-        client.unregisterProducer()
-        with self.assertRaises(ValueError):
-            client.registerProducer(producer, streaming=False)
-
 
 class Answering(Case):
     """A client takes its time with what the server pushes."""

@@ -61,9 +61,9 @@ def test_a_message_has_its_columns() -> None:
 def test_only_an_error_above_the_bound_is_cut(more: int, end: str) -> None:
     """MM-17"""
     server = server_with()
-    server.send_error("code", "x" * (200 - len("code: ") + more))
+    server.send_error("code", "x" * (600 - len("code: ") + more))
     (text,) = said(server)
-    assert (len(text), text[-1]) == (min(200 + more, 200), end)
+    assert (len(text), text[-1]) == (min(600 + more, 600), end)
 
 
 # ── time (MM-32) ────────────────────────────────────────────────────────────────────────────────

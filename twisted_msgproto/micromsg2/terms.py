@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import auto
 from typing import Any, Final
@@ -48,8 +48,8 @@ BAD_PAYLOAD: Final = "bad-payload"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
 
-ERROR_CHARACTERS_MAX: Final = 200
-"""Errors that we send are not longer."""
+ERROR_CHARACTERS_MAX: Final = 600
+"""Errors that we send are not longer; the longest destination has its place in one."""
 
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
@@ -83,6 +83,13 @@ class MessagesReceived:
     position: int = 0
     notes: list[Mapping[str, str]] = field(default_factory=list)
     weight: int = 0
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leave out all other messages; lists that somebody else has stay as they are."""
+        columns = ("sequences", "destinations", "fields", "bodies", "texts", "properties", "notes")
+        for name in columns:
+            column = getattr(self, name)
+            setattr(self, name, [column[row] for row in rows] if column else [])
 
 
 @dataclass(slots=True, frozen=True)

@@ -43,13 +43,7 @@ from ..machine.extensions import (
     Proposal,
     PubSub,
 )
-from ..terms import (
-    BAD_COMMAND,
-    ERROR_CHARACTERS_MAX,
-    REFUSED_BY_PEER,
-    UNKNOWN_COMMAND,
-    ErrorReceived,
-)
+from ..terms import BAD_COMMAND, REFUSED_BY_PEER, UNKNOWN_COMMAND, ErrorReceived
 from ..wire.frames import LIMIT_EXCEEDED
 from ..wire.texts import NO_PROPERTIES, Filter, Offer, Writable
 from .session import MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session, expect_proposal
@@ -225,15 +219,7 @@ class Subscriptions:
             return []
         head = said[:NAME_CHARACTERS]
         ends = [match.start() for match in AFTER_NAME.finditer(head)]
-        refused = [head[:end] for end in ends if head[:end] in living]
-        if said.endswith("…") and len(event.text) >= ERROR_CHARACTERS_MAX:
-            cut = said[:-1]
-            refused += [
-                name
-                for name in living
-                if len(name) + 2 >= len(cut) > 0 and f"{name}: ".startswith(cut)
-            ]
-        return refused
+        return [head[:end] for end in ends if head[:end] in living]
 
     def lost(self, error: Exception) -> None:
         for destination in list(self.living):
@@ -260,6 +246,7 @@ DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EX
 class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
     factory: MicroMsg2ClientFactory
     acksEach = True
+    readsWhileUnread = True  # acks of the server make room
 
     def makeMachine(self) -> Client:
         client = Client(self.factory.proposal, self.factory.limits)
@@ -369,19 +356,6 @@ class MicroMsg2Client(ClientSession, MicroMsg2Session, link=MicroMsg2ClientLink)
     def sendError(self, code: str, text: str) -> Deferred[None]:
         """Send an ERROR that ends nothing (``MM-33``); as :meth:`sendCommand`."""
         return self.link.say(lambda: self.link.machine.send_error(code, text))
-
-    def registerProducer(self, producer: Any, streaming: bool = True) -> None:
-        """Pause ``producer`` (an IPushProducer) while what it sent waits for room (``MM-19``).
-
-        It is paused when messages wait for the window or for the transport, and resumed when none
-        does.  Raises RuntimeError for a second one, and ValueError for a pull producer.
-        """
-        self.link.producers.register(producer, streaming)
-        self.link.lookProducer()
-
-    def unregisterProducer(self) -> None:
-        """The producer has no more messages."""
-        self.link.producers.unregister()
 
     def leave(self) -> Deferred[None]:
         """End the connection now: what is not safe yet is not acknowledged, the peer keeps it.

@@ -123,10 +123,6 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         super().sessionEnding(reason)
 
     def outputChanged(self, paused: bool) -> None:
-        if paused:
-            self.pauseReading("unread-output")
-        else:
-            self.resumeReading("unread-output")
         super().outputChanged(paused)
         if not paused and self.factory.broker is not None:
             self.factory.broker.ready(self)
@@ -189,21 +185,21 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         if arrived.envelopes is None and (not topics or topics.isdisjoint(event.destinations)):
             self.settled(arrived)
             return
-        columns: list[list[Any]]
-        columns = [event.destinations, event.properties, event.texts, event.bodies, event.notes]
-        columns.append(arrived.envelopes or [])
+        queued, envelopes = arrived.envelopes is not None, arrived.envelopes or []
         if arrived.refused:
-            numbers = event.sequences
-            kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
-            columns = [[column[row] for row in kept] if column else [] for column in columns]
-        destinations, properties, texts, bodies, notes, envelopes = columns
+            numbers = enumerate(event.sequences)
+            kept = [row for row, number in numbers if number not in arrived.refused]
+            event.keep(kept)
+            envelopes = [envelopes[row] for row in kept] if queued else []
+        destinations = event.destinations
         subscribed = not topics.isdisjoint(destinations)
-        publication = Publication(self, arrived, subscribed + bool(arrived.envelopes))
-        if arrived.envelopes:
+        publication = Publication(self, arrived, subscribed + queued)
+        if queued:
             calls = publication.came, publication.durable, publication.accepted
-            broker.enqueue(destinations, bodies, envelopes, *calls)
+            broker.enqueue(destinations, event.bodies, envelopes, *calls)
         if subscribed:
-            broker.publish(destinations, properties, texts, bodies, notes, publication.came)
+            columns = event.properties, event.texts, event.bodies, event.notes
+            broker.publish(destinations, *columns, publication.came)
         publication.wait()
         self.factory.lookBroker()
 

@@ -21,7 +21,7 @@ from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
 from ...net.counters import CounterPaths
-from ...net.deferreds import ProducerControl, Ticket, awaited, fail_all
+from ...net.deferreds import Ticket, awaited, fail_all
 from ...net.factory import MsgprotoServerFactory, expect
 from ...net.logs import SteadyLogger
 from ...net.session import Session, SessionHooks, SessionLink, hook, put_into
@@ -171,7 +171,6 @@ class MicroMsg2Link(SessionLink):
         super().__init__(protocol)
         self._arrived: list[Arrived] = []  # oldest first
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
-        self.producers: ProducerControl = ProducerControl()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         error = self._lastError if self._errorAt == self.lastHeard else None  # its last words
@@ -250,18 +249,7 @@ class MicroMsg2Link(SessionLink):
                 kept.append(row)
             else:
                 self.machine.refuse(event.sequences[row], refused[name])
-        columns: tuple[list[Any], ...] = (
-            event.sequences,
-            event.destinations,
-            event.fields,
-            event.bodies,
-            event.texts,
-            event.properties,
-            event.notes,
-        )
-        for column in columns:
-            if column:
-                column[:] = [column[row] for row in kept]
+        event.keep(kept)
         event.nbytes = sum(map(len, event.bodies)) + sum(map(len, event.texts))
 
     def _acknowledged(self, event: MessagesAcknowledged) -> None:
@@ -270,7 +258,7 @@ class MicroMsg2Link(SessionLink):
             sent = flights.pop(sequence, None)
             if sent is not None:
                 sent.done(1)
-        if self._unsent or self.producers.producer is not None:
+        if self._unsent:
             self._pump()
         self._lookClosing()
 
@@ -493,18 +481,13 @@ class MicroMsg2Link(SessionLink):
 
     # ── the flow of what is sent ────────────────────────────────────────────────────────────────
 
-    def lookProducer(self) -> None:
-        if self.producers.producer is not None:
-            blocked = self._outputPaused or bool(self._unsent) or self.machine.room == 0
-            self.producers.look(blocked)
-
     def outputChanged(self, paused: bool) -> None:
+        super().outputChanged(paused)
         self._outputPaused = paused
         if not paused and not self._ended:
             self._pump()
             self._settle()
             self._lookClosing()
-        self.lookProducer()
 
     def _pump(self) -> None:
         unsent, machine = self._unsent, self.machine
@@ -530,7 +513,6 @@ class MicroMsg2Link(SessionLink):
                 sent.done(count)
             else:
                 self._inFlight.update(dict.fromkeys(numbers, sent))
-        self.lookProducer()
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -554,7 +536,6 @@ class MicroMsg2Link(SessionLink):
         self._unsent.clear()
         self._unsentMessages = self._unsentBytes = 0
         fail_all(pending.values(), error)
-        self.producers.stop()
 
     def sessionEnding(self, reason: Failure) -> None:
         if self._ackSoon is not None:
