@@ -21,8 +21,8 @@ from tests.sabc.sides import SESSION
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.lumberjack.machine import Reader, Writer
+from twisted_msgproto.lumberjack.wire import frames as lumberjack
 from twisted_msgproto.micromsg2.machine import Client as MicroMsg2Client
 from twisted_msgproto.micromsg2.machine import Server as MicroMsg2Server
 from twisted_msgproto.micromsg2.wire.frames import encode_address

@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from tests.tools.five import CLIENTS, SOON, Client, tcp
 from tests.tools.processes import PROJECT, begun
 from twisted_msgproto.core.errors import MsgprotoError
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.lumberjack import encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ClientService
 from twisted_msgproto.micromsg2.protocol.client import default_proposal
 

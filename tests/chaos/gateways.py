@@ -15,7 +15,8 @@ import pytest
 
 from tests.tools.five import ANYWHERE, CLIENTS, SERVERS
 from tests.tools.processes import PATIENCE_SECONDS, START_SECONDS, Launched, Launcher
-from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
+from twisted_msgproto.lumberjack import encode_json, encode_window
+from twisted_msgproto.lumberjack.wire.frames import encode_ack
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.queue import QueueReader
 

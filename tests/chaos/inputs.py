@@ -24,7 +24,7 @@ import zmq
 from tests.micromsg2.streams import message
 from tests.mtl.cases import until_cut_off
 from tests.tools.processes import PROJECT, begun
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.lumberjack import encode_json, encode_window
 from twisted_msgproto.micromsg2 import Offer, Proposal
 from twisted_msgproto.micromsg2.wire.frames import (
     encode_command,

@@ -28,7 +28,7 @@ from tests.chaos.gateways import (
 )
 from tests.tools.certificates import Authority
 from tests.tools.processes import PATIENCE_SECONDS
-from twisted_msgproto.lumberjack.wire import encode_window
+from twisted_msgproto.lumberjack import encode_window
 from twisted_msgproto.micromsg2 import Proposal
 from twisted_msgproto.micromsg2.wire.frames import encode_handshake
 from twisted_msgproto.net.logs import LINES_MAX

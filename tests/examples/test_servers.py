@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher, environment
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.lumberjack import encode_json, encode_window
 from twisted_msgproto.net.clients.client_endpoints import host_and_port
 from twisted_msgproto.queue import QueueReader, QueueWriter
 

@@ -19,8 +19,8 @@ from tests.tools.byte_streams import windows_apart
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.extend import MsgprotoServerFactory
-from twisted_msgproto.lumberjack import wire as lumberjack
-from twisted_msgproto.lumberjack.wire import frames as lumberjack_runs
+from twisted_msgproto.lumberjack.wire import frames as lumberjack
+from twisted_msgproto.lumberjack.wire.decoder import Decoder as LumberjackDecoder
 from twisted_msgproto.micromsg2 import terms as micromsg2_terms
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl import wire as mtl_control
@@ -125,7 +125,7 @@ def lumberjack_read(pieces: list[bytes], source: Random) -> Reading:
     # Where a compressed frame has two faults, the size of the slices decides which one is met
     # first.  So it is the same for all cuts of a stream; test_slices.py compares the sizes.
     slices = Random(len(b"".join(pieces))).choice(LUMBERJACK_SLICED)
-    decoder = lumberjack.Decoder(slices)
+    decoder = LumberjackDecoder(slices)
     items: list[Any] = []
     held = 0
     for piece in pieces:
@@ -143,7 +143,7 @@ def both_scanners_read(pieces: list[bytes], source: Random) -> Reading:
     state = source.getstate()
     reading = lumberjack_read(pieces, source)
     source.setstate(state)
-    with mock.patch.object(lumberjack_runs, "scan", None):
+    with mock.patch.object(lumberjack, "scan", None):
         plain = lumberjack_read(pieces, source)
     assert plain.events == reading.events, "compiled and not compiled differ"
     return reading
@@ -151,7 +151,7 @@ def both_scanners_read(pieces: list[bytes], source: Random) -> Reading:
 
 LUMBERJACK = Target(
     lumberjack_stream,
-    both_scanners_read if lumberjack_runs.COMPILED else lumberjack_read,
+    both_scanners_read if lumberjack.COMPILED else lumberjack_read,
     frozenset(
         [
             "version",

@@ -21,7 +21,7 @@ from tests.fuzz.streams import Finding, examine_input, fuzz, mutate
 from tests.fuzz.targets import TARGETS
 from tests.micromsg2.streams import handshake, message
 from tests.tools.measures import SHORT
-from twisted_msgproto.lumberjack import wire as lumberjack
+from twisted_msgproto.lumberjack.wire import decoder as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl import wire as control
 from twisted_msgproto.sabc.wire import lines

@@ -34,9 +34,6 @@ class Server(LoggedCase):
             clock=self.clock,
             wallClock=lambda: 1_700_000_000.25,
         )
-        return self.another()
-
-    def another(self):
         server = self.factory.buildProtocol(PEER)
         transport = StringTransport(peerAddress=PEER)
         server.makeConnection(transport)
@@ -124,23 +121,6 @@ class Server(LoggedCase):
         self.assertEqual(transport.value(), encode_ack(60))
         self.assertEqual(transport.producerState, "producing")
         self.lose(server)
-
-    def test_a_batch_which_comes_again_is_told_with_how_often_it_was_refused(self):
-        """NB-10: a refused batch comes again for ever; the line names the option and the count."""
-        server, _ = self.connect(json_bytes=100)
-        frame = encode_json([1], [b"x" * 200])
-        server.dataReceived(frame)
-        self.assertIn("a document of 200 bytes; json-bytes is 100 (", self.lines[-1])
-        self.lose(server)
-        for times in (2, 3):
-            server, _ = self.another()
-            server.dataReceived(frame)
-            self.assertIn(f"is 100; refused {times} times, it comes again (", self.lines[-1])
-            server.connectionLost(Failure(ConnectionDone()))
-        server, _ = self.another()
-        server.dataReceived(encode_json([2], [b"x" * 200]))  # another one
-        self.assertIn("json-bytes is 100 (", self.lines[-1])
-        server.connectionLost(Failure(ConnectionDone()))
 
     def test_a_half_close_behind_a_large_compressed_frame_waits_for_all_of_it(self):
         """LJ-19."""

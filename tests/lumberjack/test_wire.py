@@ -282,6 +282,7 @@ def test_a_document_above_its_limit_keeps_the_windows_before_it_and_no_other():
         for piece in pieces:
             session.receive(piece)
         assert session.flat == [("JsonReceived", 1, b"x"), ("fault", "json-limit")]
+        assert session.events[-1].text == "a document of 11 bytes; json-bytes is 10"
         assert session.reader.snapshot()["window"] == 2
         assert above.startswith(session.events[-1].nbytes)
 

@@ -25,8 +25,7 @@ from twisted.python.failure import Failure
 from tests.net.test_websocket_cases import UPGRADE
 from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.extend import MsgprotoServerFactory
-from twisted_msgproto.lumberjack import LumberjackServerFactory
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.lumberjack import LumberjackServerFactory, encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.endpoints import ServedEndpoint

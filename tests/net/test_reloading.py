@@ -16,7 +16,7 @@ import pytest
 
 from tests.tools.certificates import Authority
 from tests.tools.processes import Launched, Launcher
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.lumberjack import encode_json, encode_window
 
 LOOPBACK = "interface=127.0.0.1"
 

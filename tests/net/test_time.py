@@ -21,7 +21,8 @@ from twisted.python import usage
 from tests.tools.processes import PATIENCE_SECONDS, Launcher, environment
 from tests.tools.small_link import LineServer
 from twisted_msgproto.extend import MsgprotoServerFactory
-from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
+from twisted_msgproto.lumberjack import encode_json, encode_window
+from twisted_msgproto.lumberjack.wire.frames import encode_ack
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.process import count_monotonically
 from twisted_msgproto.queue import QueueReader

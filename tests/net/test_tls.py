@@ -30,8 +30,12 @@ from tests.tools.processes import Launcher
 from tests.tools.sslyze import CERTIFICATE, needs_sslyze, scanned
 from twisted_msgproto import lumberjack, umq
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.lumberjack import (
+    LumberjackServer,
+    LumberjackServerFactory,
+    encode_json,
+    encode_window,
+)
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
 from twisted_msgproto.net.clients.client_endpoints import client_endpoint
 from twisted_msgproto.net.clients.command_types import ConnectOptions

@@ -20,9 +20,9 @@ from tests.sim.gateway import DIRECTORY, Consumer
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.frame_buffer import FrameBuffer
 from twisted_msgproto.core.machine import ReceiveWindow
-from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
 from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer
+from twisted_msgproto.lumberjack.wire import decoder as lumberjack_wire
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.memory import Ledger
 from twisted_msgproto.net.session import SessionLink

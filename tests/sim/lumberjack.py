@@ -9,8 +9,13 @@ from twisted.internet.protocol import Factory, Protocol
 
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
-from twisted_msgproto.lumberjack import LumberjackServerFactory, LumberjackShipper
-from twisted_msgproto.lumberjack.wire import encode_compressed, encode_json, encode_window
+from twisted_msgproto.lumberjack import (
+    LumberjackServerFactory,
+    LumberjackShipper,
+    encode_json,
+    encode_window,
+)
+from twisted_msgproto.lumberjack.wire.frames import encode_compressed
 
 
 class ShipperClient:

@@ -22,7 +22,7 @@ from tests.tools.processes import Launcher
 from tests.tools.queues import Served
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.lumberjack import encode_json, encode_window
 from twisted_msgproto.net.site.queue_figures import NEVER_REFUSES, read_figures, safe_and_landing
 from twisted_msgproto.queue import Description, Landed, QueueReader
 from twisted_msgproto.queue.consumers import read_statuses, rests_until

@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.packed import PackedBytes, PackedMaps, PackedNumbers
-from twisted_msgproto.lumberjack.wire import Json, Window
+from twisted_msgproto.lumberjack.wire.frames import Json, Window
 
 
 def flatten(events):

@@ -13,7 +13,7 @@ from .protocol.sides import (
     connect,
     serve,
 )
-from .wire import encode_json, encode_window
+from .wire.frames import encode_json, encode_window
 
 __all__ = [
     "LumberjackClient",

@@ -10,11 +10,11 @@ from typing import Any, Final
 from ..core.errors import Fault
 from ..core.limits import Limit
 from ..core.machine import State, Table
-from . import wire
-from .wire import Compressed, Data, Json, Window
+from .wire import frames
+from .wire.frames import Compressed, Data, Json, Window
 
 READER_LIMITS: Final = (
-    *wire.LIMITS,
+    *frames.LIMITS,
     Limit("idle-ack", 1.0, "s", "a window that stays short is acked after this; 0 = off (LJ-13)"),
     Limit(
         "keepalive",
@@ -132,7 +132,7 @@ FRAME_BYTES: Final = 10
 """A data frame needs this many bytes beside its document; with encoded pairs it is 4 less."""
 
 WRITER_LIMITS: Final = (
-    *wire.LIMITS,
+    *frames.LIMITS,
     Limit("window-bytes", 4 << 20, "bytes", "one window's frames, not compressed (LJ-18)", 1),
     Limit("timeout", 30.0, "s", "for a sign of life while windows are in flight; 0 = off (LJ-15)"),
     Limit("unsent-events", 100_000, "events", "that wait to be written; send fails above", 1),

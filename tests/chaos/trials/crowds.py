@@ -25,7 +25,7 @@ from tests.mtl.cases import join
 from tests.tools.certificates import Authority
 from tests.tools.measures import SPARE_FILES, TICKS, accepted, need_files, of_process
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, launching
-from twisted_msgproto.lumberjack.wire import encode_window
+from twisted_msgproto.lumberjack import encode_window
 from twisted_msgproto.net.wires.websocket.frames import BINARY, frame
 
 MEBI = 1 << 20

@@ -33,13 +33,13 @@ from ..terms import (
     TailAcknowledged,
     WindowCompleted,
 )
-from ..wire import (
+from ..wire.decoder import Decoder
+from ..wire.frames import (
     ACK_BYTES,
     VERSION_1,
     VERSION_2,
     Compressed,
     Data,
-    Decoder,
     Frame,
     Json,
     Window,

@@ -22,7 +22,6 @@ from ...core.deadlines import Deadlines
 from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import Machine, SendWindow
-from .. import wire
 from ..terms import (
     COMPRESS_DEFAULT,
     FRAME_BYTES,
@@ -44,18 +43,21 @@ from ..terms import (
     WriterEvent,
     Writing,
 )
-from ..wire import (
+from ..wire.frames import (
+    HEADER_BYTES,
+    KEY_BYTES,
+    PAIRS_MAX,
     VERSION_1,
     VERSION_2,
     Ack,
     AckDecoder,
+    encode_ack,
     encode_compressed,
     encode_data_around,
     encode_json,
     encode_pairs,
     encode_window,
 )
-from ..wire.frames import KEY_BYTES, PAIRS_MAX
 
 
 class Packer:
@@ -356,7 +358,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         if self._level and len(frames) <= self._inflated_bytes_max:
             compressed = encode_compressed(frames, self._level, version)
             # A document near its own limit, and not compressible: plain, it is within the limits.
-            if len(compressed) - wire.HEADER_BYTES <= self._compressed_bytes_max:
+            if len(compressed) - HEADER_BYTES <= self._compressed_bytes_max:
                 frames = compressed
         self._out += (announcement, frames)
 
@@ -387,7 +389,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         flight = self._flights.oldest
         if flight is None or sequence > flight.size:
             sent = "and nothing is in flight" if flight is None else f"of a window of {flight.size}"
-            return Fault("ack", f"an ack of {sequence} {sent}", wire.encode_ack(sequence))
+            return Fault("ack", f"an ack of {sequence} {sent}", encode_ack(sequence))
         count = sequence - flight.acknowledged
         if count <= 0:
             return KeptAlive()

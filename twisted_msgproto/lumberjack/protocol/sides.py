@@ -6,10 +6,8 @@ keeps it, connects again and sends it again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 from typing import Any, ClassVar, Final, Literal
 
@@ -85,9 +83,6 @@ read.
 
 NOT_ALLOWED: Final = "not-allowed"
 
-REFUSED_MAX: Final = 1000
-"""A factory remembers this many refused batches; it forgets the least recent first."""
-
 
 class ReaderLink(SessionLink):
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
@@ -146,15 +141,8 @@ class ReaderLink(SessionLink):
         )
         self.deliver(batch, event.position)
 
-    def peerFaulted(self, fault: Fault) -> None:
-        if fault.reason.endswith("-limit"):
-            times = self.factory.refused(self.address, fault)
-            if times > 1:
-                fault = replace(fault, text=f"{fault.text}; refused {times} times, it comes again")
-        super().peerFaulted(fault)
-
     actions: ClassVar[dict[type, Any]] = {
-        Fault: peerFaulted,
+        Fault: SessionLink.peerFaulted,
         JsonReceived: _deliver,
         DataReceived: _deliver,
     }
@@ -184,22 +172,6 @@ class LumberjackServerFactory(MsgprotoServerFactory):
     stateTable: ClassVar[Table[Any] | None] = READER
     actions: ClassVar[frozenset[str]] = frozenset({PUBLISH})
     protocol: type[LumberjackServer] = LumberjackServer  # type: ignore[assignment]
-
-    _refused: OrderedDict[tuple[str, str, str, bytes], int] | None = None
-
-    def refused(self, address: str, fault: Fault) -> int:
-        """Note that a batch of this host was above a limit; return how often the same one was.
-
-        A shipper sends a refused batch again for ever, so its owner should hear that.
-        """
-        if self._refused is None:
-            self._refused = OrderedDict()
-        batch = (address, fault.reason, fault.text, fault.nbytes)
-        times = self._refused.pop(batch, 0) + 1
-        self._refused[batch] = times
-        if len(self._refused) > REFUSED_MAX:
-            self._refused.popitem(last=False)
-        return times
 
 
 CLIENT_LIMITS: Final = (
