@@ -434,6 +434,7 @@ class Lifetimes(TestCase):
         for call in (
             lambda: micromsg2.connect("tcp:127.0.0.1:1", proposal=5),  # type: ignore[arg-type]
             lambda: micromsg2.serve(TCP, proposal="x"),  # type: ignore[arg-type]
+            lambda: micromsg2.serve(TCP, brokerQueues="jobs"),
             lambda: sabc.connect("tcp:127.0.0.1:1", headers=5),  # type: ignore[arg-type]
             lambda: sabc.connect(url, origin=5),  # type: ignore[arg-type]
             lambda: sabc.serve(TCP, origins=[5]),  # type: ignore[list-item]

@@ -72,6 +72,9 @@ class ClientLife(Case):
                 ("unsubscribe", {"destination": "q"}),
             ],
         )
+        for name in ("", "x" * 256, "\udcff"):  # no objection of the server could end it
+            self.failureResultOf(client.subscribe(name), ValueError)
+        self.assertEqual(transport.value(), b"")
         self.lose(client)
         other, _ = self.client()
         self.failureResultOf(other.subscribe("a"), ValueError)

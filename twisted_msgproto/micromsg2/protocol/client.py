@@ -44,8 +44,8 @@ from ..machine.extensions import (
     PubSub,
 )
 from ..terms import BAD_COMMAND, REFUSED_BY_PEER, UNKNOWN_COMMAND, ErrorReceived
-from ..wire.frames import LIMIT_EXCEEDED
-from ..wire.texts import NO_PROPERTIES, Filter, Offer, Writable
+from ..wire.frames import LIMIT_EXCEEDED, encode_address
+from ..wire.texts import NO_PROPERTIES, BadText, Filter, Offer, Writable
 from .session import MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session, expect_proposal
 
 log: Final = Logger(namespace="twisted_msgproto.micromsg2")
@@ -272,6 +272,9 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
         self, destination: str, filter: str | Filter | None, arrivals: Arrivals | None = None
     ) -> Subscription:
         self.inPubSub()
+        if not destination:
+            raise BadText("a subscription needs a destination")
+        encode_address(destination)  # the server's objection to a longer one could not name it
         parameters = {"destination": destination}
         read = Filter.read(filter) if isinstance(filter, str) else filter
         if read is not None:
@@ -385,8 +388,9 @@ class MicroMsg2Client(ClientSession, MicroMsg2Session, link=MicroMsg2ClientLink)
         replaces it.
 
         The protocol has no answer to this.  The server's objection comes as an ERROR, and ends the
-        subscription if its text names it.  Fails with BadText for a filter that cannot be,
-        ConnectionClosed outside a session, LimitExceeded, ValueError if ``pub-sub`` was not agreed.
+        subscription if its text names it.  Fails with BadText for a destination or a filter that
+        cannot be, ConnectionClosed outside a session, LimitExceeded, ValueError if ``pub-sub`` was
+        not agreed.
         """
         try:
             return succeed(self.link.subscribe(destination, filter))
@@ -608,9 +612,9 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
 
         ``filter`` is an expression like ``amount>=N100;market=Teu``; subscribing again replaces it.
         The Deferred fires when it is written in the session that stands, or at once where none
-        does.  It fails with BadText for a filter that cannot be, with LimitExceeded, and with
-        ValueError if ``pub-sub`` was not agreed; then no session asks for it.  An objection of the
-        server ends it until the next session: see :class:`Renewed`.
+        does.  It fails with BadText for a destination or a filter that cannot be, with
+        LimitExceeded, and with ValueError if ``pub-sub`` was not agreed; then no session asks for
+        it.  An objection of the server ends it until the next session: see :class:`Renewed`.
         """
         if not isinstance(destination, str):
             raise TypeError(f"a destination is text, not {type(destination).__name__}")

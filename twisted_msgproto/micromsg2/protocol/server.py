@@ -17,6 +17,7 @@ from ...core.machine import Table
 from ...core.session_memory import SESSION_LIMIT
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, Authoriser, refusal_text
 from ...net.broker import SenderBackpressure, ServedBroker, broker_of
+from ...net.factory import expect
 from ...net.lifetimes import (
     Ports,
     Serving,
@@ -329,6 +330,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             authoriser=authoriser,
         )
         expect_proposal(proposal)
+        expect("brokerQueues", brokerQueues, "a list of names", not isinstance(brokerQueues, str))
         self.proposal = Proposal() if proposal is None else proposal
         if not broker:
             known = self.proposal.known.without(PubSub.name)
