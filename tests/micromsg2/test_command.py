@@ -6,6 +6,7 @@ The foreign server is made after a recorded session of the reference implementat
 from __future__ import annotations
 
 import socket
+import sys
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.contract.cases import CASES
 from tests.contract.sending import Peer, Sent
 from tests.contract.world import ContractCase
 from tests.micromsg2.streams import Handshake, ack, decode, encode_error, handshake
-from tests.tools.processes import PATIENCE_SECONDS, Launcher
+from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.micromsg2 import command
@@ -237,3 +238,17 @@ def test_a_server_that_served_and_ends_is_not_thought_to_speak_tls(launch: Launc
             until(line, b"subscribe;destination=a")
     assert receiver.wait() == 1
     assert receiver.output == "msgproto recv: the server closed the connection"
+
+
+@pytest.mark.slow
+def test_a_vendors_extension_needs_nothing_from_inside_the_package(launch: Launcher) -> None:
+    """MM-10: frames, fields, a command and an answer, over a real socket"""
+    example = PROJECT / "examples" / "micromsg2" / "traced.py"
+    ended = launch.command([sys.executable, str(example)])
+    assert ended.wait() == 0, ended.output
+    assert ended.lines == [
+        "orders: b'first' asked for by ann",
+        "orders: b'second' asked for by ben",
+        "orders: b'third' asked for by None",
+        "traces seen by the server: 2",
+    ]
