@@ -17,11 +17,11 @@ from tests.tools.byte_streams import packed_frames, packed_maps
 from tests.tools.byte_streams import packed_rows as rows
 from twisted_msgproto import IMessageSink, Message, MessageBatch
 from twisted_msgproto.core import packed
-from twisted_msgproto.core.compiled import compiled
 from twisted_msgproto.core.errors import shown
 from twisted_msgproto.core.packed import (
     Packed,
     PackedNumbers,
+    compiled,
     joined,
     kept_packed,
 )

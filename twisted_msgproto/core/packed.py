@@ -9,18 +9,27 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Final, Generic, TypeVar, overload
-
-from .compiled import compiled
 
 PACKED_MIN = 64
 """A shorter packed column costs more on its own than as a part of its neighbours' list."""
 
 FORM: Final = 3
-"""This number changes with the arguments and results of ``_packed``; see
-:func:`~.compiled.compiled`.
-"""
+"""This number changes with the arguments and results of ``_packed``; see :func:`compiled`."""
+
+
+def compiled(module: str, form: int) -> Any:
+    """Return the compiled ``module``, or None if Python's form has to do the work: its ``FORM`` is
+    another if another version has left it behind.
+    """
+    try:
+        found = import_module(module)
+    except ImportError:  # pragma: no cover - the tests run both forms where it was built
+        return None
+    return found if getattr(found, "FORM", None) == form else None
+
 
 _compiled: Any = compiled("twisted_msgproto.core._packed", FORM)
 

@@ -22,8 +22,7 @@ from sys import getsizeof
 from typing import Any, Final
 
 from ..core.broker import QUEUED_MESSAGE_BYTES, QueuedMessage, QueueName
-from ..core.broker.envelopes import Opened, head, opened
-from ..core.broker.fields import Fields, Foreign, as_text, no_fields
+from ..core.broker.envelopes import Fields, Foreign, Opened, as_text, head, no_fields, opened
 from .wire.frames import Unnumbered, encode_address, encode_unnumbered
 from .wire.texts import (
     NO_PROPERTIES,

@@ -10,8 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from ..core.broker import QueuedMessage
-from ..core.broker.envelopes import head, opened
-from ..core.broker.fields import Fields, as_text
+from ..core.broker.envelopes import Fields, as_text, head, opened
 from ..net.broker.forms import fields_of as fields_of_any
 from .wire.data import EMPTY, FIELDS_MAX, decode_table, encode_table, with_field
 

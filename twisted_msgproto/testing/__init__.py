@@ -12,8 +12,7 @@ bytes move, when time passes, when a batch is safe and when the disk fails.
 
 from .clock import Clock
 from .disks import BrokenDisk
-from .pairs import MemoryTransport, Pair
+from .pairs import MemoryTransport, Pair, splits
 from .sinks import HeldSink, SafeSink
-from .streams import splits
 
 __all__ = ["BrokenDisk", "Clock", "HeldSink", "MemoryTransport", "Pair", "SafeSink", "splits"]

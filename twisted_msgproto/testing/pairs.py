@@ -1,8 +1,11 @@
-"""A server's and a client's protocol are connected in memory; bytes move when the test says so."""
+"""A server's and a client's protocol are connected in memory; bytes move when the test says so.
+
+A stream of them may arrive in many ways.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from twisted.internet.address import IPv4Address
@@ -248,3 +251,20 @@ class Pair:
         """Let the network go away at both ends."""
         for end in self.ends:
             end.lost(ConnectionAborted())
+
+
+PIECE_BYTES: Final = (1, 2, 3, 7, 64)
+
+
+def splits(data: bytes, everywhere: int = 400) -> Iterator[list[bytes]]:
+    """Iterate over ways to cut ``nbytes`` into pieces, each a list of all the pieces in order.
+
+    First comes the stream as a whole, then in pieces of 1, 2, 3, 7 and 64 bytes, then cut in two
+    at each place; a stream longer than ``everywhere`` bytes is cut in two at about that many
+    places, spread evenly over it.
+    """
+    yield [data]
+    for size in PIECE_BYTES:
+        yield [data[at : at + size] for at in range(0, len(data), size)]
+    for cut in range(1, len(data), max(1, len(data) // everywhere)):
+        yield [data[:cut], data[cut:]]

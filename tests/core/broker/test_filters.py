@@ -25,8 +25,7 @@ from tests.core.broker.world import (
     subscribed,
 )
 from twisted_msgproto.core.broker import Broker, QueuedMessage, QueueName
-from twisted_msgproto.core.broker.envelopes import Opened, head, head_of, opened
-from twisted_msgproto.core.broker.fields import as_text
+from twisted_msgproto.core.broker.envelopes import Opened, as_text, head, head_of, opened
 
 
 def even(message: QueuedMessage) -> bool:

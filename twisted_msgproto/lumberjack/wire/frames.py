@@ -25,10 +25,17 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Final, NamedTuple
 
-from ...core.compiled import compiled
 from ...core.errors import Fault
 from ...core.limits import Limit
-from ...core.packed import PACKED_MIN, PackedBytes, PackedMaps, PackedNumbers, joined, kept_packed
+from ...core.packed import (
+    PACKED_MIN,
+    PackedBytes,
+    PackedMaps,
+    PackedNumbers,
+    compiled,
+    joined,
+    kept_packed,
+)
 
 FAULT_BYTES: Final = 16
 """A fault shows this much of its frame (``LJ-16``)."""
@@ -275,7 +282,7 @@ def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -
 
 FORM: Final = 5
 """This number changes with the arguments and results of ``_scan``; see
-:func:`~twisted_msgproto.core.compiled.compiled`.
+:func:`~twisted_msgproto.core.packed.compiled`.
 """
 
 scan: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)

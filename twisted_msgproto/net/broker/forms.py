@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from twisted.logger import Logger
 
-from ...core.broker.envelopes import Opened, opened
-from ...core.broker.fields import Fields, as_text
+from ...core.broker.envelopes import Fields, Opened, as_text, opened
 from ...core.errors import ConfigurationError
 from ...registry import part
 
