@@ -1,4 +1,7 @@
-"""The queue over Arrow Flight: what is asked and answered, who may ask, what is refused."""
+"""The queue over Arrow Flight: what is refused, and who may ask.
+
+What is answered is in tests/spark/test_flight.py, where our client asks.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,28 @@ import errno
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from tests.tools.certificates import Authority
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
-from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter, SegmentLog
+from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.queue.flight_requests import Streams
 from twisted_msgproto.queue.flight_server import QueueFlightServer
 from twisted_msgproto.testing import BrokenDisk
 
-CONSUMERS_MAX, REQUEST_BYTES_MAX = 64, 4096
+CONSUMERS_MAX = 64
 STREAM_IDLE_SECONDS, STREAMS_MAX = 30.0, 16
 
 
 ACTIONS = ["describe", "place", "check", "register", "commit", "status", "forget"]
+ASKED = {"consumer": "spark", "offset": 1, "landed": {"offset": 1}, "status": {}}
 LOCAL = "grpc://127.0.0.1:0"
 
 
@@ -51,15 +52,6 @@ def served(directory: str, location: str = LOCAL, **options: Any) -> Iterator[Qu
         assert server.close()
 
 
-def without_told(chunks: Iterator[tuple[pa.RecordBatch, bytes | None]]) -> list[pa.RecordBatch]:
-    """The batches with rows; the last chunk has none and tells what was damaged."""
-    *found, (last, told) = chunks
-    assert last.num_rows == 0
-    assert told is not None
-    assert set(json.loads(told)) == {"damaged"}
-    return [batch for batch, _ in found]
-
-
 class Caller:
     """What a client on another machine does."""
 
@@ -75,171 +67,10 @@ class Caller:
         [result] = self.client.do_action(flight.Action(name, octets), self.options)
         return json.loads(result.body.to_pybytes())
 
-    def get(self, **request: Any) -> list[pa.RecordBatch]:
+    def get(self, **request: Any) -> int:
+        """Read a range; return how many rows came."""
         ticket = flight.Ticket(json.dumps(request).encode())
-        chunks = self.client.do_get(ticket, self.options)
-        told = [
-            (chunk.data, chunk.app_metadata and chunk.app_metadata.to_pybytes()) for chunk in chunks
-        ]
-        return without_told(iter(told))
-
-
-def test_a_queue_is_described(directory: str) -> None:
-    reader = QueueReader(directory)
-    with served(directory) as server:
-        assert server.queue_id == reader.queue_id
-        caller = Caller(server)
-        assert caller.act("describe") == jsoned(reader.describe())
-        caller.act("register", {"queue_id": reader.queue_id, "consumer": "spark"})
-        landed = reader.place(37)
-        described = caller.act("describe", {"queue_id": reader.queue_id, "landed": asdict(landed)})
-        assert described == jsoned(reader.describe(landed))
-        assert described["consumers"] == {"spark": 0}
-        assert described["oldest"] == 1_700_000_000_000_030
-        assert 0 < described["waiting_bytes"] < described["bytes"]
-
-
-def jsoned(described: Any) -> Any:
-    return json.loads(json.dumps(asdict(described)))
-
-
-def test_places_are_told_and_checked(directory: str) -> None:
-    reader = QueueReader(directory)
-    with served(directory) as server:
-        caller, own = Caller(server), {"queue_id": server.queue_id}
-        for offset in (0, 1, 37, 100):
-            landed = caller.act("place", own | {"offset": offset})
-            assert landed == asdict(reader.place(offset))
-            assert caller.act("check", own | {"landed": landed}) == {}
-        told = {name: value for name, value in landed.items() if name == "offset"}
-        assert caller.act("check", own | {"landed": told}) == {}
-        with pytest.raises(flight.FlightServerError, match=r"QueueMismatch: queue .* ends at"):
-            caller.act("place", own | {"offset": 101})
-
-
-WRONG = [{"incarnation": 5}, {"witness": 5}, {"offset": 101}]
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_not_its_history_is_refused_by_every_call(
-    directory: str, wrong: dict[str, int]
-) -> None:
-    """TB-06, over Flight."""
-    landed = asdict(QueueReader(directory).place(37)) | wrong
-    with served(directory) as server:
-        caller, claim = Caller(server), {"queue_id": server.queue_id, "landed": landed}
-        for call in (
-            lambda: caller.act("describe", claim),
-            lambda: caller.act("check", claim),
-            lambda: caller.act("commit", claim | {"consumer": "spark", "offset": 37}),
-            lambda: caller.get(**claim, lo=37, hi=100),
-        ):
-            with pytest.raises(flight.FlightServerError, match=r"QueueMismatch: .*table rewind"):
-                call()
-    assert QueueReader(directory).consumers() == {}
-
-
-def test_another_queue_behind_the_address_is_neither_read_nor_trimmed(
-    directory: str, tmp_path: Path
-) -> None:
-    """TB-07: only DoGet named the queue; the other queue's rows were trimmed unread."""
-    with served(directory) as server:
-        caller, own = Caller(server), {"queue_id": server.queue_id}
-        caller.act("register", own | {"consumer": "spark"})
-        landed = caller.act("place", own | {"offset": 50})
-        Path(directory).rename(tmp_path / "away")
-        writer = QueueWriter(directory)
-        put(writer, batch(0, 100))
-        writer.close()
-        other = QueueReader(directory)
-        other.register("spark")
-        for call in (
-            lambda: caller.act("describe", own),
-            lambda: caller.act("describe", own | {"landed": landed}),
-            lambda: caller.act("place", own | {"offset": 50}),
-            lambda: caller.act("check", own | {"landed": landed}),
-            lambda: caller.act("register", own | {"consumer": "another"}),
-            lambda: caller.act("commit", own | {"consumer": "spark", "offset": 50}),
-            lambda: caller.act("forget", own | {"consumer": "spark"}),
-            lambda: caller.get(**own, lo=0, hi=10),
-        ):
-            with pytest.raises(flight.FlightServerError, match="QueueMismatch: this is queue"):
-                call()
-        assert other.consumers() == {"spark": 0}
-        assert caller.act("describe")["queue_id"] == other.queue_id
-        for name in ("place", "check", "register", "commit", "forget"):
-            with pytest.raises(flight.FlightServerError, match="needs the text 'queue_id'"):
-                caller.act(name, {"consumer": "spark", "offset": 50, "landed": landed})
-
-
-def test_a_consumer_is_forgotten_while_the_gateway_writes(directory: str) -> None:
-    """TB-12: a dead consumer filled the disk until the gateway was stopped."""
-    writer = QueueWriter(directory, segment_bytes=1)
-    with served(directory) as server:
-        caller, own = Caller(server), {"queue_id": server.queue_id}
-        caller.act("register", own | {"consumer": "dead"})
-        caller.act("commit", own | {"consumer": "live", "offset": 50})
-        assert caller.act("forget", own | {"consumer": "dead"}) == {}
-        assert caller.act("describe")["consumers"] == {"live": 50}
-        with pytest.raises(flight.FlightServerError, match="no consumer 'dead'"):
-            caller.act("forget", own | {"consumer": "dead"})
-    writer.close()
-
-
-def test_a_range_comes_as_batches_of_the_table(directory: str) -> None:
-    with served(directory) as server:
-        batches = Caller(server).get(queue_id=server.queue_id, lo=5, hi=95, rows=30)
-    assert all(one.schema.equals(SCHEMA) for one in batches)
-    offsets = [offset for one in batches for offset in one.column("offset").to_pylist()]
-    assert offsets == list(range(5, 95))
-    assert len(batches) == 3
-    mine = list(QueueReader(directory).read(5, 95, 30))
-    assert pa.Table.from_batches(batches) == pa.Table.from_batches(mine)
-
-
-def test_damage_is_told_with_the_rows_behind_it_and_at_the_end(directory: str) -> None:
-    for first in (20, 60, 90):
-        path = Path(directory) / f"{first:020d}.segment"
-        octets = bytearray(path.read_bytes())
-        octets[-9] ^= 1
-        path.write_bytes(octets)
-    with served(directory) as server:
-        request = {"queue_id": server.queue_id, "lo": 25, "hi": 95, "rows": 1}
-        client = Caller(server)
-        stream = client.client.do_get(flight.Ticket(json.dumps(request).encode()), client.options)
-        told = [
-            (
-                chunk.data.column("offset").to_pylist()[:1],
-                chunk.app_metadata and json.loads(chunk.app_metadata.to_pybytes())["damaged"],
-            )
-            for chunk in stream
-        ]
-    assert told == [
-        ([30], [[25, 30]]),
-        ([40], None),
-        ([50], None),
-        ([70], [[25, 30], [60, 70]]),
-        ([80], None),
-        ([], [[25, 30], [60, 70], [90, 95]]),
-    ]
-
-
-def test_damage_met_while_serving_is_described_from_then_on(directory: str) -> None:
-    path = Path(directory) / f"{20:020d}.segment"
-    octets = bytearray(path.read_bytes())
-    octets[-9] ^= 1
-    path.write_bytes(octets)
-    with served(directory) as server:
-        caller = Caller(server)
-        own = {"queue_id": server.queue_id}
-        batches = caller.get(**own, lo=0, hi=100)
-        assert sum(one.num_rows for one in batches) == 90
-        assert caller.act("describe")["damaged"] == [[20, 30]]
-        caller.act("commit", own | {"consumer": "spark", "offset": 100})
-        log = SegmentLog(directory)
-        assert log.trim() == 9
-        log.close()
-        assert caller.act("describe")["damaged"] == []
+        return sum(chunk.data.num_rows for chunk in self.client.do_get(ticket, self.options))
 
 
 @pytest.mark.parametrize(
@@ -274,6 +105,8 @@ def test_a_wrong_range_is_refused_in_one_line(
         ("describe", b"[" * 4000, "a request is a JSON object"),
         ("describe", b"[]", "a request is a JSON object"),
         ("describe", b" " * 5000, "at most 4096 bytes"),
+        *[(name, ASKED | {"queue_id": None}, "needs the text 'queue_id'") for name in ACTIONS],
+        *[(name, ASKED | {"queue_id": "f" * 32}, "Mismatch: this is queue") for name in ACTIONS],
         ("commit", {"consumer": "spark"}, "needs the number 'offset'"),
         ("commit", {"offset": 1}, "needs the text 'consumer'"),
         ("commit", {"consumer": "spark", "offset": 101}, "QueueMismatch: 'spark' commits"),
@@ -336,48 +169,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def long_queue(tmp_path: Path) -> str:
-    """More than the buffers of a connection hold."""
-    writer = QueueWriter(tmp_path / "long")
-    put(writer, *[batch(number * 100, 100, nbytes=10_000) for number in range(10)])
-    writer.close()
-    return str(tmp_path / "long")
-
-
-def test_readers_which_stall_do_not_lock_others_out(long_queue: str) -> None:
-    """NB-14: 16 readers which take nothing locked the 17th out for good."""
-    clock = Clock()
-    # Without it gRPC widens a stream's window on a busy machine until a whole range fits in it,
-    # and a reader which takes nothing is served to its end.
-    fixed_window = [("grpc.http2.bdp_probe", 0)]
-    with served(long_queue, clock=clock) as server:
-        caller = Caller(server, generic_options=fixed_window)
-        ticket = {"queue_id": server.queue_id, "lo": 0, "hi": 1000, "rows": 10}
-        stalled = []
-        for _ in range(STREAMS_MAX):
-            octets = flight.Ticket(json.dumps(ticket).encode())
-            stalled.append(caller.client.do_get(octets, caller.options))
-            stalled[-1].read_chunk()
-        with pytest.raises(flight.FlightUnavailableError, match="too many streams"):
-            caller.get(**ticket)
-        rows = None
-        while rows is None:  # until they all have filled the buffers and wait
-            clock.now += STREAM_IDLE_SECONDS
-            with suppress(flight.FlightUnavailableError):
-                rows = sum(one.num_rows for one in caller.get(**ticket))
-        assert rows == 1000
-        told = 0
-        for stream in stalled:
-            try:
-                for _ in stream:
-                    pass
-            except flight.FlightUnavailableError as error:
-                assert "nothing was taken of this stream for too long" in str(error)
-                told += 1
-        assert told >= 1
-
-
 def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
     clock = Clock()
     streams = Streams(2, clock)
@@ -397,21 +188,6 @@ def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
     for ended in (first, first, third):
         streams.end(ended)
     assert streams.begin() is not None
-
-
-def test_a_stream_which_lost_its_place_ends_in_one_line(directory: str) -> None:
-    clock = Clock()
-    with served(directory, streams_max=1, clock=clock) as server:
-        request = {"queue_id": server.queue_id, "lo": 0, "hi": 100, "rows": 1}
-        ticket = json.dumps(request).encode()
-        first = server.batches(ticket)
-        next(first)
-        clock.now = STREAM_IDLE_SECONDS
-        second = server.batches(ticket)
-        next(second)
-        with pytest.raises(flight.FlightUnavailableError, match="read on from the last row"):
-            next(first)
-        assert sum(one.num_rows for one, _ in second) == 90
 
 
 # -- who may ask ----------------------------------------------------------------------------------
@@ -529,20 +305,6 @@ def test_consumers_are_bounded(directory: str) -> None:
         caller.act("register", own | {"consumer": "more"})
 
 
-def test_tls_and_a_token_serve_other_machines(directory: str, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    pair = authority.server()
-    tls = {"certificate": pair.cert.read_bytes(), "key": pair.key.read_bytes()}
-    with served(directory, "grpc+tls://0.0.0.0:0", token="secret", **tls) as server:
-        assert server.address == f"grpc+tls://0.0.0.0:{server.port}"
-        server.address = f"grpc+tls://localhost:{server.port}"
-        caller = Caller(server, "secret", tls_root_certs=authority.cert.read_bytes())
-        assert caller.act("describe")["end"] == 100
-        server.address = f"grpc://localhost:{server.port}"
-        with pytest.raises(flight.FlightUnavailableError):
-            Caller(server, "secret").act("describe")
-
-
 @pytest.mark.parametrize(
     ("location", "options", "refusal"),
     [
@@ -623,15 +385,6 @@ def test_a_bridge_elsewhere_leaves_its_status_for_the_page(directory: str) -> No
         Path(directory, "bridges/spark.json").mkdir()
         with pytest.raises(flight.FlightServerError, match="the status cannot be written"):
             caller.act("status", {**named, "status": told})
-
-
-def test_a_request_has_so_many_bytes_and_no_more(directory: str) -> None:
-    body = b'{"landed": null' + b" " * (REQUEST_BYTES_MAX - 16) + b"}"
-    with served(directory) as server:
-        caller = Caller(server)
-        assert caller.act("describe", body)["end"] == 100
-        with pytest.raises(flight.FlightServerError, match=f"at most {REQUEST_BYTES_MAX} bytes"):
-            caller.act("describe", body + b" ")
 
 
 def test_the_page_s_own_numbers_are_the_code_s() -> None:
