@@ -132,16 +132,6 @@ def test_what_fitted_of_a_group_without_room_is_not_kept(killed: bool) -> None:
     assert found(disk) == [0]
 
 
-def test_a_group_for_whose_sync_there_was_no_room_is_not_there_after_a_crash() -> None:
-    disk = SimulatedDisk()
-    log = a_queue(disk, [1])
-    disk.fail_next("sync", errno.ENOSPC, ".segment")
-    with pytest.raises(QueueFull):
-        log.append([frame(1)])
-    disk.crash()
-    assert a_queue(disk).end == 1
-
-
 @pytest.mark.parametrize("missing", ["segment", "all"])
 def test_a_full_disk_lets_a_queue_open_which_needs_a_new_segment(missing: str) -> None:
     disk = SimulatedDisk()
@@ -413,15 +403,6 @@ def test_without_a_broker_no_segment_of_its_queues_goes() -> None:
     assert log.trim() == log.trim(ending=True) == 0
     assert log.withheld
     assert found(disk) == list(range(5))
-
-
-def test_segments_that_end_at_or_below_an_offset_are_removed_but_for_the_newest() -> None:
-    log = a_long_log(SimulatedDisk(), 5)
-    assert log.remove_below(2) == 2
-    assert log.firsts == [2, 3, 4]
-    assert log.remove_below(2) == 0
-    assert log.remove_below(100) == 2
-    assert (log.firsts, log.begin, log.trimmed_segments) == ([4], 4, 4)
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_directory"])

@@ -216,20 +216,6 @@ def test_keys_which_meet_when_they_are_cleaned_keep_the_last_value() -> None:
     assert decoded(frame)[0]["fields"] == [("\ufffd", "last")]
 
 
-def test_integer_ids_become_text_also_beside_text_and_beyond_63_bits() -> None:
-    batches = [
-        one(message_id=[1, 2**63 - 1]),
-        one(message_id=["x", None]),
-        one(message_id=[7, None]),
-        one(),
-        one(message_id=[2**64]),
-    ]
-    shown = [str(1), str(2**63 - 1), "x", None, "7", None, None, str(2**64)]
-    assert [row["message_id"] for row in decoded(encode(batches))] == shown
-    apart = [encode([batch]) for batch in batches]
-    assert [row["message_id"] for row in decoded(*apart)] == shown
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

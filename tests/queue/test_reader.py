@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import random
@@ -153,19 +152,6 @@ def test_a_segment_whose_name_leads_nowhere_is_an_error_and_not_waited_for(
     assert report.unseen[0].startswith(f"{segment_name(1)}: not read")
     with pytest.raises(FileNotFoundError, match=segment_name(1)):
         segments(OS_DISK, str(tmp_path), 3)
-
-
-def test_a_segment_of_unknown_size_leaves_no_file_open() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, [2, 3]).close()
-    reader = QueueReader(DIRECTORY, disk=disk)
-    for ask in (reader.describe, lambda: reader.place(2), lambda: list(reader.read(0, 5))):
-        for operation in ("size", "stat", "read"):
-            disk.fail_next(operation, errno.EACCES, ".segment")
-            with contextlib.suppress(PermissionError):
-                ask()
-            assert not disk.opened.total()
-            disk.mend()
 
 
 @pytest.mark.parametrize("missing", [True, False])
