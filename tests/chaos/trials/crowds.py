@@ -8,7 +8,6 @@ import select
 import socket
 import ssl
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from tests.micromsg2.streams import message
 from tests.mtl.cases import join
 from tests.tools.certificates import Authority
 from tests.tools.measures import SPARE_FILES, TICKS, accepted, need_files, of_process
-from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, launching
+from tests.tools.processes import PATIENCE_SECONDS, Launched, launching
 from twisted_msgproto.lumberjack import encode_window
 from twisted_msgproto.net.wires.websocket.frames import BINARY, frame
 
@@ -55,13 +54,9 @@ LIMITS_MB = {"TCP": 60, "WebSocket": 150, "TLS": 350, "WebSocket over TLS": 350 
 WebSocket over TLS is both: TLS's figure, and what WebSocket may cost above TCP.
 """
 
-BARE_TIMES = 1.1
-"""MTL may cost so many times what a bare ROUTER does: the sizes of libzmq's queues are compiled
-into it, so the 60 MB are without MTL."""
-
-BARE_SHARE = 5
-"""One in this many connections is opened to a server of autobahn alone, where each needs 100 KB.
-What it spends tells a busy machine from a busy gateway; the mark is another."""
+ZEROMQ_MB = 380
+"""What they may cost MTL: the sizes of libzmq's queues are compiled into it, and a ROUTER of pyzmq
+alone that asks for ZAP needs 343 MB."""
 
 
 class Kind(NamedTuple):
@@ -73,10 +68,14 @@ class Kind(NamedTuple):
     answer: bytes
 
     @property
+    def most_mb(self) -> int:
+        return ZEROMQ_MB if self.protocol == "mtl" else LIMITS_MB[self.wire]
+
+    @property
     def goal(self) -> str:
-        most = f"≤ {LIMITS_MB[self.wire]} MB above start"
+        most = f"≤ {self.most_mb} MB above start"
         if self.protocol == "mtl":
-            most = f"≤ {BARE_TIMES} × a ROUTER of pyzmq alone that asks for ZAP"
+            most += " (a ROUTER of pyzmq alone: 343)"
         if self.wire == "WebSocket over TLS":
             most += " (TLS 350, WebSocket 90 more than TCP)"
         return f"{most}, CPU < 1 %"
@@ -179,10 +178,10 @@ class Silent:
 
 
 def weighed(
-    server: Launched, name: str, kind: Kind, context: ssl.SSLContext | None, count: int
+    server: Launched, kind: Kind, context: ssl.SSLContext | None, count: int
 ) -> tuple[Silent, float]:
     """So many connections, and the MB by which they made the server grow."""
-    silent = Silent(server.port(name), kind, context)
+    silent = Silent(server.port(kind.protocol), kind, context)
     silent.open(1)
     before = resident(server)
     silent.open(count - 1)
@@ -202,20 +201,6 @@ def cpu_share(server: Launched, silent: Silent, scale: float) -> float:
     return (of_process(server.pid) - began) / TICKS / idle_seconds(scale)
 
 
-def bare_cpu(
-    launch: Launcher, where: str, kind: Kind, context: ssl.SSLContext | None, scale: float
-) -> float:
-    """Return the same of a server of autobahn and Twisted alone, for as many connections."""
-    few = max(10, int(IDLE * scale) // BARE_SHARE)
-    server = launch.command([sys.executable, "-m", "tests.chaos.bare_websocket", where])
-    greeted = Kind("bare", kind.wire, UPGRADE, b"CONNECTED")
-    silent, _ = weighed(server, "bare", greeted, context, few)
-    share = cpu_share(server, silent, scale)
-    silent.close()
-    server.end()
-    return share * max(10, int(IDLE * scale)) / few
-
-
 def idle(kind: Kind, scale: float) -> Found:
     """So many connections that say nothing more: memory above start, and CPU."""
     count = max(10, int(IDLE * scale))
@@ -231,28 +216,18 @@ def idle(kind: Kind, scale: float) -> Found:
             where = "tcp://127.0.0.1:*"
         listen = "--websocket" if kind.protocol == "sabc" and "WebSocket" in kind.wire else "-e"
         words = [listen, where, "--limit", f"connections={count + 10}"]
-        limit, router, bare = float(LIMITS_MB[kind.wire]), "", ""
         if kind.protocol == "mtl":
             words += ["--one-socket"]
-            alone = launch.command([sys.executable, "-m", "tests.chaos.bare_router"])
-            others, megabytes = weighed(alone, "bare", kind, context, count)
-            limit, router = BARE_TIMES * megabytes, f" (the ROUTER alone: {megabytes:.0f} MB)"
-            alone.end()
-            others.close()
-        elif scale < 1:
-            limit *= scale
-        if kind.wire == "WebSocket over TLS":
-            bare = f" (autobahn alone: {bare_cpu(launch, where, kind, context, scale):.1%})"
         server = launch(kind.protocol, *words, module="twisted")
-        silent, added = weighed(server, kind.protocol, kind, context, count)
+        silent, added = weighed(server, kind, context, count)
         spent = cpu_share(server, silent, scale)
         standing = accepted(server.port(kind.protocol))
         silent.close()
-    if scale < 1:
-        limit += FEW_MB  # with few of them what every process needs once counts as well
+    # With few of them what every process needs once counts as well.
+    limit = kind.most_mb * min(scale, 1.0) + (FEW_MB if scale < 1 else 0)
     most = max(0.01, TICKS_SECONDS / idle_seconds(scale))
     return Found(
-        f"{count:,} connections: {added:.0f} MB above start{router}, CPU {spent:.1%}{bare}",
+        f"{count:,} connections: {added:.0f} MB above start, CPU {spent:.1%}",
         added <= limit and spent <= most and standing >= count,
     )
 
