@@ -278,6 +278,7 @@ def test_every_action_on_an_object_store(tmp_path: Path, store: Store) -> None:
         (["vacuum", "--retain", "soon"], "--retain is a time like 48h or 30d, not 'soon'"),
         (["expire", "--keep", "a while"], "--keep is a time like 48h or 30d, not 'a while'"),
         (["expire", "--keep", "30h"], "--keep is a number of days like 30d, not '30h'"),
+        (["expire", "--keep", "999999d"], "--keep is a number of days like 30d, not '999999d'"),
         (["expire", "--before", "May"], "--before is a day like 2026-01-31, not 'May'"),
         (["expire", "--before", "9999-01-01"], "--before 9999-01-01 is in the future"),
         (["counts", "--storage", "key"], "'--storage': KEY=VALUE is expected, not 'key'"),

@@ -113,7 +113,7 @@ def read_age(option: str, text: str) -> timedelta:
 def read_before(arguments: SimpleNamespace, today: date) -> date:
     if arguments.keep is not None:
         age = read_age("--keep", arguments.keep)
-        if age.seconds:
+        if age.seconds or age.days >= today.toordinal():
             raise ConfigurationError(f"--keep is a number of days like 30d, not {arguments.keep!r}")
         return today - age
     try:
