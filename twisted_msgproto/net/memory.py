@@ -23,12 +23,12 @@ MIN_RATE: Final = 16 << 10
 sooner it is cut off.
 """
 
-LATE_SECONDS: Final = 3.0
+LATE_SECONDS: Final = 2.0
 """A peer may be this late before it can lose its place to others: a network may stall so long, and
-with the turns of those held back nobody waits more than 5 s for one that stands still.
+who comes at a bad moment waits for two rounds of those that stand still, so less than 6 s.
 """
 
-UNREAD_SECONDS: Final = 2.0
+UNREAD_SECONDS: Final = 3.0
 """Readers have so much longer: at 16 KiB a second a step of what they read is seen every 4 s."""
 
 SOFT_SHARE: Final = 0.75
