@@ -92,6 +92,9 @@ STATUS_KEYS = ("endpoint", "token-file")
 
 SHARED = ("queue", "status", "limits", ACCESS)
 
+OF_A_BRIDGE = ("table", "trigger", "max_rows")
+"""With one of these keys it is a file of the other program."""
+
 ELSEWHERE = {
     "queue",
     "status",
@@ -274,6 +277,10 @@ class Configuration:
         for name, table in tables.items():
             # Our own come first: without another package's nobody asks which there are.
             if name not in (*registry.PROTOCOLS, *SHARED) and name not in registry.known():
+                if name in OF_A_BRIDGE:
+                    raise ConfigurationError(
+                        f"{name!r} is a key of a bridge.toml, which msgproto bridge --config takes"
+                    )
                 names = (*registry.known(), *SHARED)
                 what = f"table [{name}]" if isinstance(table, Mapping | list) else f"key {name!r}"
                 raise ConfigurationError(

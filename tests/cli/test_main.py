@@ -382,6 +382,7 @@ NAMED = re.compile(r"(?<![\w-])(?<!source )msgproto ([a-z]+)(?: ([a-z]+)\b)?([^;
 FOREIGN = {
     **dict.fromkeys(("--force-reinstall", "--no-deps", "--no-binary"), "pip"),
     **dict.fromkeys(("--nodaemon", "--pidfile", "--uid"), "twistd"),
+    "--attributes-only": "cp",
     "--now": "systemctl",
     "--system": "useradd",
     "--add-modules": "java",

@@ -389,6 +389,26 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "exists, and nothing was written: remove it, or give another directory",
         "init other",
     ),
+    "a file in a directory's place": (
+        "init q/identity",
+        "File exists; a file has this name: (name another) place",
+        "init other",
+    ),
+    "a directory in a file's place": (
+        "check full",
+        r"Is a directory; name a file in it: (\S+)$",
+        "check {1} --file-only",
+    ),
+    "a gateway's file": (
+        "bridge --config full/gateway.toml --once",
+        "is of a gateway.toml, which msgproto (gateway) takes",
+        "check full/{1}.toml --file-only",
+    ),
+    "an action without its command": (
+        "tail q -n 0",
+        "did you mean '(queue tail)'",
+        "{1} q -n 0",
+    ),
     "a user of a unit": (
         "init new --user no-such-user",
         "there is no user .*(--user) names another",
@@ -436,7 +456,7 @@ def furnished(here: Path) -> Path:
     for name in ("old", "spark-01234567"):
         QueueReader("q").commit(name, 0)
     Path("full").mkdir()
-    Path("full/gateway.toml").write_text("")
+    Path("full/gateway.toml").write_text(f"[queue]\ndirectory = 'q'\n[sabc]\n{LOCAL}\n")
     return here
 
 

@@ -451,6 +451,8 @@ def test_bridges_with_two_definitions_of_a_table_land_each_row_once(
     ("text", "line"),
     [
         ("queue = 5", "queue is a list, not 5"),
+        ("[queue]", r"\[queue\] is of a gateway.toml"),
+        ("queue = 'q'\ntable = 't'", r"write \[\[table\]\] above each"),
         ("", "queue names the queues"),
         ('queue = "q"', r"there is no \[\[table\]\]"),
         ('queue = "q"\ntriger = "1s"\n' + RAW, "did you mean 'trigger'"),

@@ -50,6 +50,9 @@ COMMANDS: Mapping[str, str] = {
 }
 """Each sub-command with its summary, in the order of ``msgproto --help``."""
 
+OF_ACTIONS = ("queue", "broker", "table")
+"""The sub-commands that have actions."""
+
 REMEDIES: Mapping[int, str] = {
     errno.EACCES: "; run this as a user who may, or name another place",
     errno.EPERM: "; run this as a user who may, or name another place",
@@ -57,6 +60,7 @@ REMEDIES: Mapping[int, str] = {
     errno.ENOSPC: "; make room there, or name another place",
     errno.ENOENT: "; make it first, or name another place",
     errno.EMFILE: "; allow more open files: ulimit -n 4096",
+    errno.EEXIST: "; a file has this name: name another place",
     errno.ENOTDIR: "; a part of that path is a file: name another place",
 }
 
@@ -83,9 +87,17 @@ class SubCommands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
         if name not in COMMANDS:
-            near = closest(name, COMMANDS)
+            near = self.action(ctx, name) or closest(name, COMMANDS)
             ctx.fail(f"unknown sub-command {name!r}{near}; known: {', '.join(COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+    def action(self, ctx: click.Context, name: str) -> str:
+        """Return the question whether an action of a sub-command was meant."""
+        for one in OF_ACTIONS:
+            group = self.get_command(ctx, one)
+            if isinstance(group, click.Group) and name in group.commands:
+                return f" (did you mean '{one} {name}'?)"
+        return ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Sub-commands"):

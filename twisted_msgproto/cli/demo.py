@@ -118,12 +118,8 @@ def working_directory(keep: Path | None) -> Iterator[Path]:
     if keep is None:
         yield Path(tempfile.mkdtemp(prefix="msgproto-demo-")).resolve()
         return
-    try:
-        keep.mkdir(parents=True, exist_ok=True)
-        lock = (keep / "demo.lock").open("wb")
-    except OSError as error:
-        raise ConfigurationError(f"cannot use {keep}: {error.strerror}") from None
-    with lock:
+    keep.mkdir(parents=True, exist_ok=True)
+    with (keep / "demo.lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -73,6 +73,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         tables = tomllib.loads(path.read_text(encoding=EDITED))
         _refuse_nul(tables)
+    except IsADirectoryError as error:
+        inside = "".join(f"; name a file in it: {one}" for one in sorted(path.glob("*.toml"))[:1])
+        raise ConfigurationError(f"{error.strerror}{inside}") from None
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from None
     except UnicodeDecodeError as error:

@@ -179,6 +179,10 @@ def _options_of(
 ) -> list[BridgeOptions]:
     if isinstance(given.get("queue"), str):
         given = {**given, "queue": [given["queue"]]}
+    if isinstance(given.get("queue"), dict):
+        raise ConfigurationError("[queue] is of a gateway.toml, which msgproto gateway takes")
+    if isinstance(given.get("table"), str | dict):
+        raise ConfigurationError("table is a list of tables: write [[table]] above each")
     _check(given, BRIDGE_KEYS)
     queues = given.get("queue", [])
     if not queues or not all(isinstance(one, str) and one for one in queues):
