@@ -668,7 +668,7 @@ def test_a_service_does_what_its_client_does__RD_25(case: Any) -> None:
     """But for what belongs to one session alone; properties, too."""
     ours = {name for name in dir(case.client_class) if not name.startswith("_")}
     figures = {"link", "session", "peer", "address", "clientId", "messageCount", "snapshot"}
-    figures |= {"established", "expired", "flows"}  # of one connection
+    figures |= {"established", "flows"}  # of one connection
     missing = ours - set(dir(case.service_class)) - set(dir(Linked)) - HOOKS - figures
     missing -= {"subscriptions"} if case.name == "micromsg2" else set()  # a service has its own
     assert missing <= set(OF_ONE_SESSION)

@@ -252,11 +252,6 @@ class WriterLink(ClientLink):
     def endNow(self) -> None:
         self._abort()
 
-    def retire(self) -> None:
-        """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
-        if self.machine.state in (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED):
-            self.drain()
-
     def leave(self, error: MsgprotoError) -> None:
         """End the connection at once; ``error`` is what those get who wait for acks."""
         self.setCloseReason(error)
@@ -278,9 +273,11 @@ class WriterLink(ClientLink):
         self.look()
 
     def _expired(self) -> None:
+        """Send no further window, await the acks of those in flight, close (``LJ-15``)."""
         self._ttl = None
         self.expired = True
-        self.retire()
+        if self.machine.state in (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED):
+            self.drain()
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         self._unanswered = work
@@ -371,11 +368,6 @@ class LumberjackClient(ClientSession, link=WriterLink):
     factory: LumberjackClientFactory
     link: WriterLink
 
-    @property
-    def expired(self) -> bool:
-        """Return whether the connection ended because its time (``ttl``) was over."""
-        return self.link.expired
-
     def send(self, event: Event) -> Deferred[None]:
         """Send one event; fires when it is acknowledged (``LJ-09``).
 
@@ -407,10 +399,6 @@ class LumberjackClient(ClientSession, link=WriterLink):
         ticket.add(batch)
         link.look()
         return ticket
-
-    def retire(self) -> None:
-        """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
-        self.link.retire()
 
     # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
 
