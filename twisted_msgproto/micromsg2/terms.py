@@ -48,8 +48,11 @@ BAD_PAYLOAD: Final = "bad-payload"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
 
-ERROR_CHARACTERS_MAX: Final = 600
-"""Errors that we send are not longer; the longest destination has its place in one."""
+ERROR_CHARACTERS_MAX: Final = 200
+"""Errors that the machine sends are not longer."""
+
+ANSWER_CHARACTERS_MAX: Final = 600
+"""Errors of the application are not longer: the longest destination has its place in one."""
 
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,14 @@ from ...core.deadlines import Deadlines
 from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, SendWindow, Table
-from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side
+from ..terms import (
+    ANSWER_CHARACTERS_MAX,
+    ERROR_CHARACTERS_MAX,
+    LIMITS,
+    Counters,
+    Event,
+    Side,
+)
 from ..wire.frames import (
     LARGE_HEADER_BYTES,
     Command,
@@ -241,10 +248,10 @@ class Sending(Connection[bytes, bytes, Event]):
     def send_error(self, code: str, text: str) -> None:
         if not self.established:
             raise IllegalTransition(self.state, Error)
-        self._write_error(code, text)
+        self._write_error(code, text, ANSWER_CHARACTERS_MAX)
 
-    def _write_error(self, code: str, text: str) -> None:
+    def _write_error(self, code: str, text: str, most: int = ERROR_CHARACTERS_MAX) -> None:
         line = f"{code}: {text}"
-        if len(line) > ERROR_CHARACTERS_MAX:
-            line = line[: ERROR_CHARACTERS_MAX - 1] + "…"
+        if len(line) > most:
+            line = line[: most - 1] + "…"
         self._out.append(encode_error(line))
