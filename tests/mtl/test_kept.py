@@ -139,26 +139,6 @@ def test_what_a_reader_has_summoned_counts__NB_02() -> None:
     assert full - shared.session_memory.nbytes > 9 * len(NAMES[0])
 
 
-@pytest.mark.parametrize("crowded", [False, True])
-def test_names_of_a_writer_count_and_have_a_bound__NB_02(crowded: bool) -> None:
-    """NB-02, MT-18, MT-29: its contents are accepted all the same."""
-    broker, shared = bounded(LIMIT if crowded else 100 * LIMIT)
-    writer = broker.connect(broker.lease(broker.session("ingest"), "Writer", ()))
-    before = shared.session_memory.nbytes
-    broker.command(writer, *contents(1, resource=NAMES[0]))
-    each = shared.session_memory.nbytes - before
-    assert each > len(NAMES[0])
-    if crowded:
-        fill(broker)
-        shared.session_memory.bound(1)
-        before = shared.session_memory.nbytes
-    for number in range(2, 3000):
-        name = f"{number:05}" + NAMES[0][5:]
-        assert broker.command(writer, Content(number, name)) == []
-        assert broker.events[-1].resources == [name]  # type: ignore[union-attr]
-    assert shared.session_memory.nbytes - before <= (8 << 10 if crowded else 1024 * each)
-
-
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(

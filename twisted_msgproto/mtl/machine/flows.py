@@ -184,9 +184,6 @@ def by_name(profiles: Iterable[Profile]) -> dict[str, Profile]:
 COMMANDS_REMEMBERED: Final = 256
 """Sequences of a flow's last commands: a Response with one of them could be taken for theirs."""
 
-NAMES_REMEMBERED: Final = 1024
-"""Resources of a writer whose names were looked at already."""
-
 # Python needs this much for a string without characters and its place, and for each character:
 LEASED_NAME_BYTES: Final = 96
 CHARACTER_BYTES: Final = 4
@@ -360,7 +357,8 @@ class WritingFlow(Flow):
 
     Attributes:
         last_received: the sequence of the last Content; -1 before the first.
-        names: encoded names → the resource, for those that are allowed.
+        name: the encoded name that was looked at last and is allowed; None before there is one.
+        resource: the resource of that name.
         window: what has arrived and what of it is safe; its marks are the slices.
         lost_at: the position of the first slice that never will be safe; None while there is none.
         over: that slice and all behind it were rejected: nothing of the flow counts any more.
@@ -368,7 +366,8 @@ class WritingFlow(Flow):
     """
 
     last_received: int = -1
-    names: dict[bytes, str] = field(default_factory=dict)
+    name: bytes | None = None
+    resource: str = ""
     window: ReceiveWindow[Slice] = field(default_factory=ReceiveWindow)
     lost_at: int | None = None
     over: bool = False

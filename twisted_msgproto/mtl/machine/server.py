@@ -21,7 +21,6 @@ from ..terms import BURST, FLOW, REFUSALS, ContentLost, FlowState
 from ..wire import LEASE_RESOURCES, data
 from ..wire.data import CONTENT_HEADER_BYTES_MIN, EMPTY, PING, PONG, SEQUENCE_BYTES, IllFormed
 from .flows import (
-    NAMES_REMEMBERED,
     ContentReceived,
     Flow,
     Position,
@@ -265,7 +264,6 @@ class Server(Sessions):
             # What came before the end is still content.
             self._flush_writer(flow)
             self._withheld.pop(flow, None)
-            flow.names.clear()
         flow.session.kept.remove(flow.nbytes + flow.grant.nbytes)
         self._end_if_left(flow.session)
 
@@ -285,12 +283,10 @@ class Server(Sessions):
             raise IllFormed("header-length", "the header ends within its fields")
         (sequence,) = data.read_sequence(header)
         encoded = header[10:end]
-        resource = flow.names.get(encoded)
         properties, texts = header[end:], None
         if properties != EMPTY:
             properties, texts = data.decode_properties(properties)
-        if resource is None:
-            resource = self._resource(flow, encoded)
+        resource = flow.resource if encoded == flow.name else self._resource(flow, encoded)
         flow.heard_at = self._now
         if sequence <= flow.last_received:
             self._refuse_content(flow, sequence, 400)
@@ -350,15 +346,7 @@ class Server(Sessions):
             return 403
         if not (grant.resources or self._may(grant.session, False, resource)):
             return 403
-        kept, nbytes = flow.session.kept, name_weight(resource)
-        if len(flow.names) >= NAMES_REMEMBERED:
-            flow.names.clear()
-            kept.remove(flow.nbytes)
-            flow.nbytes = 0
-        # Where too much is kept it is looked at again for each content.
-        if kept.take(nbytes):
-            flow.names[encoded] = resource
-            flow.nbytes += nbytes
+        flow.name, flow.resource = encoded, resource
         return resource
 
     def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:
