@@ -260,10 +260,6 @@ class FlowLink(Link):
         self._sending = None
         self._settle()
 
-    def flush(self) -> None:
-        if not self._ended:
-            self.wire.write(self.machine.outputs())
-
     # ── events ──────────────────────────────────────────────────────────────────────────────────
 
     def _opens(self, event: FlowOpened) -> None:
