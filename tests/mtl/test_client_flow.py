@@ -387,6 +387,19 @@ def test_a_silent_server_loses_the_flow__MT_21() -> None:
     assert flowing.wait(0.2) == [terms.FlowSuspended("the server is silent")]
 
 
+def test_a_server_that_only_answers_what_it_is_asked_is_not_silent__MT_21() -> None:
+    """A writer that sent all the time did not ping, and gave the server up."""
+    flowing = writer(confirm=False)
+    for number in range(40):
+        flowing.write(number)
+        assert flowing.wait(1.0) == []
+        for command in flowing.sent:
+            if isinstance(command, Ping):
+                flowing.get(Pong())
+            elif isinstance(command, Summon):
+                flowing.get(Response(command.sequence, 400))
+
+
 def test_a_flow_asks_now_and_then_whether_the_server_knows_it_still() -> None:
     """MT-21, MT-28: a Pong says nothing, everybody gets one."""
     flowing = reader(heartbeat=100, liveness=15)

@@ -147,6 +147,36 @@ def test_silence_does_not_count_while_the_socket_is_not_read__MT_21() -> None:
     assert reader in broker.sent
 
 
+def test_silent_flows_are_looked_after_in_few_turns() -> None:
+    """HO-26: many deadlines are one, so a thousand pings cost no thousand turns."""
+    broker = Broker()
+    for number in range(100):
+        broker.now += 0.003
+        broker.flow("Writer" if number % 2 else "Reader")
+    turns, end = 0, broker.now + 7
+    while (due := broker.server.deadline) is not None and due <= end:
+        broker.now, turns = due, turns + 1
+        broker.collect(broker.server.advance(due))
+    assert sum(Ping() in broker.got(peer) for peer in list(broker.sent)) == 100
+    assert 0 < turns <= 4
+
+
+def test_a_reader_that_gets_content_and_only_answers_pings_keeps_its_flow__MT_21() -> None:
+    """It was not pinged while it was sent anything, and then it was silent for too long."""
+    broker = Broker()
+    reader, writer = broker.reader(confirm=NONE), broker.flow("Writer")
+    got: list[DataCommand] = []
+    for number in range(40):
+        broker.command(writer, *contents(number))
+        broker.safe(broker.events[-1])
+        broker.wait(1.0)
+        new = broker.got(reader)
+        broker.command(reader, *[Pong()] * new.count(Ping()))
+        got += new
+    assert len(bodies(got)) == 40
+    assert broker.server.snapshot()["readers"] == 1
+
+
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_content_keeps_its_flow_and_who_is_answered_is_not_pinged__MT_13__MT_21(
     readable: bool,

@@ -126,7 +126,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._received = -1  # the server's last sequence of this lease
         self.doubted: bool = False
         self._heard_at = 0.0
-        self._sent_at = 0.0
+        self._sent_at = 0.0  # what is answered: a server need not say anything to contents
         self._probed_at = 0.0
         self._paused = False
         self._out: list[list[bytes]] = []
@@ -257,7 +257,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             raise LimitExceeded(f"{len(self._waiting)} contents wait already")
         self._numbers += len(new)
         self._waiting.extend(new)
-        self._send_waiting(now)
+        self._send_waiting()
         return [content.number for content in new]
 
     def confirm(self, sequence: int, multiple: bool, now: float) -> None:
@@ -333,7 +333,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._commands.add(sequence, asked, now + self._timeout)
         self.deadlines.no_later("response", now + self._timeout)
 
-    def _send_waiting(self, now: float) -> None:
+    def _send_waiting(self) -> None:
         if self.state is not ClientFlowState.OPEN or not self._waiting:
             return
         waiting, window, out = self._waiting, self._window, self._out
@@ -346,7 +346,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             )
             if self.confirms:
                 window.sent(sequence, content)
-        self._sent_at = now
 
     def outputs(self) -> list[list[bytes]]:
         out, self._out = self._out, []
@@ -442,7 +441,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             last.numbers += settled
         else:
             events.append(ContentsConfirmed(settled))
-        self._send_waiting(now)
+        self._send_waiting()
 
     def _rejected(self, command: Reject, events: list[ClientFlowEvent], now: float) -> None:
         settled = self._take(command.sequence, command.multiple)
@@ -453,7 +452,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         if not self.doubted:
             self.doubted = True
             self._probe(now)
-        self._send_waiting(now)
+        self._send_waiting()
 
     def _take(self, sequence: int, multiple: bool) -> list[int] | None:
         """Return the numbers of what a Confirm or Reject covers; None if invalid (``MT-20``)."""
@@ -489,7 +488,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             events.append(FlowOpened())
             self._unsent.extendleft((0, Summon, name) for name in reversed(self._summoned))
             self._send_commands(now)
-            self._send_waiting(now)
+            self._send_waiting()
             return
         waiter = self._commands.resolve(response.sequence)
         if waiter is not None:

@@ -244,7 +244,7 @@ class Flow:
     peer: bytes  # the data connection; never shown to anybody
     grant: LeaseGrant
     heard_at: float
-    sent_at: float
+    sent_at: float  # what is answered: a peer need not say anything to contents
     # Sequences of the last commands, which a Response may still be on its way for:
     commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
     state: FlowState = FlowState.UNLEASED
@@ -268,7 +268,6 @@ class ReadingFlow(Flow):
         exhausted: where the flow puts itself when its burst is used up.
         blocked: the socket takes no more for this peer now.
         outbox: where the server's messages wait to be sent.
-        sent_to: where the flow puts itself when it was sent content, so that its time is noted.
     """
 
     outbox: list[list[bytes]] = field(default_factory=list)
@@ -279,7 +278,6 @@ class ReadingFlow(Flow):
     last_sent: int = 0
     blocked: bool = False
     exhausted: dict[ReadingFlow, None] = field(default_factory=dict)
-    sent_to: dict[ReadingFlow, None] = field(default_factory=dict)
     state: FlowState = FlowState.READING
 
     @property
@@ -302,7 +300,6 @@ class ReadingFlow(Flow):
         frames = data.encode_content(self.last_sent + 1, name, properties, body)
         self.last_sent = sequence = self.last_sent + 1
         self.outbox.append([self.peer, *frames])
-        self.sent_to[self] = None
         if self.grant.confirm:
             self.unconfirmed[sequence] = (resource, content)
             return

@@ -166,9 +166,6 @@ class Server(Sessions):
     def outputs(self) -> Outputs:
         """What is to be sent now, the peer's identity first: on control, on data sockets."""
         out = self._out_control[:], self._out_data[:]
-        for flow in self._sent_to:
-            flow.sent_at = self._now
-        self._sent_to.clear()
         # Readers hold on to these lists, so they are emptied and not replaced.
         self._out_control.clear()
         self._out_data.clear()
@@ -256,7 +253,6 @@ class Server(Sessions):
         if isinstance(flow, ReadingFlow):
             flow.blocked = True
             self._exhausted.pop(flow, None)
-            self._sent_to.pop(flow, None)
             self._ask(None, profile.gone, flow, flow.drain(), self._closed or not flow.summoned)
             flow.summoned.clear()
         else:
@@ -607,7 +603,9 @@ class Server(Sessions):
     # ── time ──────────────────────────────────────────────────────────────────────────────────────
 
     def _look_after_flow(self, flow: Flow, now: float) -> None:
-        """Ping who has heard nothing, and end who has said nothing, for too long (``MT-21``)."""
+        """Ping who was sent nothing but contents, and end who has said nothing, for too long
+        (``MT-21``).
+        """
         if not self._paused and self._heard(flow) + self._liveness <= now:
             flow.heard_at = max(flow.heard_at, self.moved_at(flow.peer, now))
         if not self._paused and self._heard(flow) + self._liveness <= now:

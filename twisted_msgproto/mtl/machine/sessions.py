@@ -186,7 +186,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
         self._exhausted: dict[ReadingFlow, None] = {}  # readers that used their burst up
         self._out_data: list[list[bytes]] = []
-        self._sent_to: dict[ReadingFlow, None] = {}  # readers that were sent content
 
     # ── profiles that fail ──────────────────────────────────────────────────────────────────────
 
@@ -448,7 +447,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
                 outbox=self._out_data,
                 prefetch=self.limits.integer("prefetch"),
                 exhausted=self._exhausted,
-                sent_to=self._sent_to,
             )
         else:
             flow = WritingFlow(peer, grant, self._now, self._now)
