@@ -102,6 +102,13 @@ class Calls(Pairs):
             "[AttachmentFailure(text='the attachment is not available'), b'2', b'3']",
         )
 
+    def test_attachments_may_be_any_iterable(self):
+        """It was exhausted when it was weighed, and the message went without attachments."""
+        self.assertEqual(self.result("count", iter([b"1", b"2"])).payload, "[b'1', b'2']")
+        self.both.client.setAttribute("name", "value", iter([b"3"]))
+        self.both.pump()
+        self.assertEqual(self.both.server.attributes.attachments("name"), [b"3"])
+
     def test_a_late_attachment_that_cannot_be_sent_is_replaced(self):
         """UM-01, UM-04, UM-19: a text would be a command, and the peer would follow it."""
         for wrong in (bytes(17 << 20), "C7:later", None, 7, bytearray(b"x")):

@@ -257,9 +257,10 @@ class Reconnecting(Pairs):
             self.assertEqual(answers, ["second x", "third"])
             self.assertEqual(self.successResultOf(heard).payload, "heard")
             self.assertEqual(dict(service.attributes), {"a": "1"})
-            called = service.remote.hi()
+            called, counted = service.remote.hi(), service.call("count", iter([b"1"]))
             both.pump()
             self.assertEqual(self.successResultOf(called), ["hi"])
+            self.assertEqual(self.successResultOf(counted).payload, "[b'1']")
             if not number:
                 both.cut()
                 clock.advance(2)

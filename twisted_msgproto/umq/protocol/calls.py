@@ -342,12 +342,12 @@ class Calls:
         """Call the peer; raise one of UNSENT if that cannot be."""
         link = self._link
         now = link.standing()
-        link.lookRoom(payload, *attachments)
+        bodies: Sequence[bytes | Slot] = self.bodies(attachments) if attachments else ()
+        link.lookRoom(payload, *bodies)
         answer = PendingCall(self._cancelled)
         answer.streamed = streamed
         seconds = self._seconds if timeout is None else 0.0
         deadline = now + (seconds or timeout or 0.0)
-        bodies = self.bodies(attachments) if attachments else ()
         answer.number = link.machine.call(
             payload, bodies, callback, waiter=answer, deadline=deadline, seconds=seconds
         )

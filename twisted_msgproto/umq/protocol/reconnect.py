@@ -102,6 +102,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         :meth:`UmqClient.call` does, with Refused when the server refuses the session, and with
         LimitExceeded when too many wait for one.
         """
+        attachments = tuple(attachments)
         if safe and any(isinstance(one, Deferred) for one in attachments):
             return fail(ValueError("a Deferred cannot be sent twice"))
         return self._calling(
@@ -125,6 +126,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
 
         A server may know an id in one session alone: then this fails with CallFailed, code 2.
         """
+        attachments = tuple(attachments)
         return self._calling(
             lambda session, left: session.callback(callback, argument, attachments, left, streamed),
             argument,
@@ -200,6 +202,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
 
         ``request`` is asked anew each time; attachments are bytes here (ValueError).
         """
+        attachments = tuple(attachments)
         if any(isinstance(one, Deferred) for one in attachments):
             raise ValueError("a Deferred cannot be sent twice")
         renewed = Renewed(self, request, hook, attachments, timeout, streamed)

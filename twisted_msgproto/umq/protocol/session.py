@@ -615,11 +615,10 @@ class UmqSession(Session, link=UmqLink):
         name that no attribute has.
         """
         link = self.link
-
-        def say() -> None:
-            link.machine.set_attribute(name, value, link.calls.bodies(attachments))
-
-        return link.say(say, name, value, *attachments)
+        bodies = link.calls.bodies(attachments)
+        return link.say(
+            lambda: link.machine.set_attribute(name, value, bodies), name, value, *bodies
+        )
 
     def unsetAttribute(self, name: str) -> Deferred[None]:
         """Remove an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
