@@ -13,8 +13,10 @@ const bounded = { limits: { "retry-first": 0.01, "refused-first": 0.01 } };
 
 async function umqSession() {
   const heard = [];
+  const failed = [];
   const client = await UmqClient.connect(umqUrl, {
     ...bounded,
+    onHookError: ({ message }) => failed.push(message),
     login: { user: "me", password: "secret" },
     onAttribute: (name, one) => heard.push([name, one?.value, one?.attachments.length]),
     onCall: ({ payload }) => `you said ${payload}`,
@@ -41,6 +43,7 @@ async function umqSession() {
     echoed.attachments.map((one) => one.length),
     [1, 2, 4, 4, 300_000],
   );
+  assert.deepEqual(failed, ["gone"]);
   // UM-19: pieces of a file go when their turn has come, and those of the answer come one by one.
   const file = new Blob([Uint8Array.from({ length: 3_000_001 }, (_, number) => number % 251)]);
   const options = { attachments: umq.pieces(file, 1_000_000), streamed: true };

@@ -341,6 +341,9 @@ test("the peer calls methods, callbacks and the hook (UM-09, UM-11, UM-17)", asy
   assert.deepEqual(await answered(`B8:${id}:work`), ["E8:2 callback not found"]);
   assert.deepEqual(await answered('C9:["ticks","A"]'), ["R9:true"]);
   topics[0].publish("tick", [Uint8Array.of(1)]);
+  socket.bufferedAmount = 1 << 30;
+  assert.throws(() => topics[0].publish("unread"), LimitExceeded);
+  socket.bufferedAmount = 0;
   assert.deepEqual(socket.take(), ["A1:TA:tick", Uint8Array.of(1)]);
   assert.deepEqual(await answered("UA:"), ["DA:"]);
   assert.equal(await topics[0].ended, "unsubscribed");

@@ -42,17 +42,24 @@ test("nothing is made while the peer does not read", async () => {
 });
 
 test("an attachment that cannot be made is lost, and the next ones are sent", async () => {
-  const { client, socket } = await connected();
+  const { client, world, socket } = await connected({ limits: { "attachment-bytes": 3 } });
   const failing = () => {
     throw new Error("no such file");
   };
-  void client.call("x", { attachments: [failing, () => bytes(2), async () => 3] }).catch(() => {});
+  const attachments = [failing, () => bytes(2), async () => 3, () => bytes(1, 2, 3, 4)];
+  void client.call("x", { attachments }).catch(() => {});
   await turn();
   assert.deepEqual(socket.take(), [
-    "A3:C1:x",
+    "A4:C1:x",
     "-:the attachment is not available",
     bytes(2),
     "-:the attachment is not available",
+    "-:the attachment is too large",
+  ]);
+  assert.deepEqual(world.reported, [
+    "no such file",
+    "an attachment is bytes, a Blob, or a promise or function for one of these",
+    "an attachment is above attachment-bytes",
   ]);
 });
 
@@ -73,7 +80,8 @@ test("a Blob becomes pieces that are read one by one", async () => {
   assert.deepEqual(made, [bytes(1, 2), bytes(3, 4), bytes(5)]);
   assert.deepEqual(pieces(new Blob([])), []);
   assert.equal(pieces({ size: 9 << 20 }).length, 3); // 4 MiB each
-  assert.equal(pieces({ size: 1 << 30 }).length, 32); // as many as one message may have
+  assert.equal(pieces({ size: 512 << 20 }).length, 32); // as many as one message may have
+  assert.throws(() => pieces({ size: (512 << 20) + 1 }), RangeError); // each would be too large to be sent
   assert.throws(() => pieces(blob, 0), RangeError);
 });
 

@@ -152,7 +152,8 @@ export class Sending extends TimedMachine {
   }
 
   /**
-   * Fill a slot that was passed to a verb; one above `attachment-bytes` is replaced by `-`.
+   * Fill a slot that was passed to a verb; one above `attachment-bytes` is replaced by `-`, and
+   * throws LimitExceeded.
    *
    * @param {Slot} slot
    * @param {Uint8Array} body
@@ -160,10 +161,11 @@ export class Sending extends TimedMachine {
   fill(slot, body) {
     if (body.length > this.limits["attachment-bytes"]) {
       this.fillError(slot, "the attachment is too large");
-    } else if (!slot.filled) {
-      slot.body = body;
-      this._sendSlots();
+      throw new LimitExceeded("an attachment is above attachment-bytes");
     }
+    if (slot.filled) return;
+    slot.body = body;
+    this._sendSlots();
   }
 
   /**

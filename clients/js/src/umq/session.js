@@ -60,12 +60,14 @@ export class Topic {
   }
 
   /**
-   * Send an update; throws ConnectionClosed when the topic has ended.
+   * Send an update; throws ConnectionClosed when the topic has ended, and LimitExceeded while the
+   * subscriber reads nothing and too much waits for it.
    *
    * @param {string} payload
    * @param {readonly Sendable[]} [attachments]
    */
   publish(payload, attachments = []) {
+    this._session._link.checkRoom();
     this._session._do((machine, bodies) => machine.publish(this._topic, payload, bodies), attachments);
   }
 
@@ -139,11 +141,7 @@ export class UmqSession extends LinkedSession {
     const bodies = attachments.length
       ? bodiesOf(
           attachments,
-          (slot, bytes) =>
-            void bytes.then(
-              (body) => this._fill(() => machine.fill(slot, body)),
-              () => this._fill(() => machine.fillError(slot, "the attachment is not available")),
-            ),
+          (slot, bytes) => void this._fill(slot, bytes),
           (slot, bytes) => unmade.push([slot, bytes]),
         )
       : [];
@@ -165,21 +163,27 @@ export class UmqSession extends LinkedSession {
       this._unmade.delete(slot);
       await this._link.room();
       if (this._machine.closed) break;
-      await make().then(
-        (body) => this._fill(() => this._machine.fill(slot, body)),
-        () => this._fill(() => this._machine.fillError(slot, "the attachment is not available")),
-      );
+      await this._fill(slot, make());
     }
     this._feeding = false;
   }
 
-  /** @param {() => void} fill */
-  _fill(fill) {
-    if (this._machine.closed) return;
-    this._machine.advanceClock(this._world.now());
-    fill();
-    this._link.settle();
-    if (this._unmade.size) void this._feed();
+  /**
+   * Send an attachment when its bytes are there. Why there are none, the program is told; the peer
+   * hears that it is lost.
+   *
+   * @param {Slot} slot
+   * @param {Promise<Uint8Array>} bytes
+   */
+  async _fill(slot, bytes) {
+    try {
+      const body = await bytes;
+      if (!this._machine.closed) this._do((machine) => machine.fill(slot, body));
+    } catch (error) {
+      if (this._machine.closed) return;
+      this._world.report(error);
+      this._do((machine) => machine.fillError(slot, "the attachment is not available"));
+    }
   }
 
   // ── events ───────────────────────────────────────────────────────────────────────────────────

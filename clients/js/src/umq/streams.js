@@ -3,12 +3,14 @@
 import { AsyncQueue } from "../async-queue.js";
 import { LimitExceeded } from "../errors.js";
 import { bytesOf } from "./attachments.js";
+import { LIMITS } from "./terms.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
 /** @typedef {import("../backlog.js").Backlog} Backlog */
 
 const PIECE_BYTES = 4 << 20;
-const PIECES_MAX = 32; // the usual limit of attachments of one message
+const PIECE_BYTES_MAX = LIMITS["attachment-bytes"][0];
+const PIECES_MAX = LIMITS.attachments[0];
 
 /**
  * The attachments of one answer, in order; `for await` takes them, and leaving the loop gives the
@@ -92,13 +94,19 @@ export class AttachmentStream {
 
 /**
  * A Blob or File as attachments of a few MiB each, to be passed as `attachments`. A piece is read when
- * the pieces before it have left, so that a large file is never in memory as a whole.
+ * the pieces before it have left, so that a large file is never in memory as a whole. RangeError for
+ * one that is too large for one message.
  *
  * @param {Blob} blob
  * @param {number} [bytes] of a piece; by default 4 MiB, or more where there would be over 32 pieces
  * @returns {(() => Promise<Uint8Array>)[]}
  */
-export function pieces(blob, bytes = Math.max(PIECE_BYTES, Math.ceil(blob.size / PIECES_MAX))) {
+export function pieces(blob, bytes) {
+  if (bytes === undefined) {
+    bytes = Math.max(PIECE_BYTES, Math.ceil(blob.size / PIECES_MAX));
+    if (bytes > PIECE_BYTES_MAX)
+      throw new RangeError("above 512 MiB it does not fit into one message: send parts of it, by blob.slice");
+  }
   if (!(bytes >= 1)) throw new RangeError("a piece has at least one byte");
   return Array.from({ length: Math.ceil(blob.size / bytes) }, (_, number) => async () => {
     const piece = blob.slice(number * bytes, (number + 1) * bytes);
