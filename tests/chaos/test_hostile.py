@@ -1,6 +1,7 @@
 """Hostile connections to MicroMsg2 and sABC servers: memory stays bounded, others are served.
 
-Lumberjack's stand in ``tests/lumberjack/test_hostile.py``, UMQ's in :mod:`.inputs`.
+Lumberjack's stand in ``tests/lumberjack/test_hostile.py``, UMQ's and some of these in
+:mod:`.inputs`.
 """
 
 import itertools
@@ -9,15 +10,11 @@ import socket
 import pytest
 
 from tests.chaos.gateways import LISTEN, most_resident, needs_proc, resident
+from tests.chaos.inputs import HELLO, INPUTS
 from tests.micromsg2.streams import message
 from tests.tools.measures import turn_warn
 from tests.tools.processes import PATIENCE_SECONDS
-from twisted_msgproto.micromsg2 import Offer, Proposal
-from twisted_msgproto.micromsg2.wire.frames import (
-    encode_address,
-    encode_command,
-    encode_handshake,
-)
+from twisted_msgproto.micromsg2.wire.frames import encode_command
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 
@@ -26,11 +23,6 @@ SENT_MAX = 48 * MEBI
 """So much an attacker sends, unless the server closes or stops reading earlier."""
 COST_MAX = 20 * MEBI
 """What a hostile connection may cost above the limits which it reaches."""
-
-HELLO = encode_handshake(
-    Proposal(required=(Offer("batch-ack", {"max-count": "1024"}), Offer("pub-sub"))).opening()
-)
-ADDRESS = encode_address("orders")
 
 
 def large_payload():
@@ -41,11 +33,6 @@ def large_payload():
 
 def for_ever(nbytes):
     return itertools.repeat(nbytes * max(1, 65536 // len(nbytes)))
-
-
-def parts():
-    frame = message(1, b"x" * 60_000, "orders")
-    return itertools.repeat(bytes([frame[0] | 16]) + frame[1:])
 
 
 def subscriptions():
@@ -73,7 +60,7 @@ ATTACKS = {
     ),
     "micromsg2: parts without end": (
         "micromsg2",
-        lambda: itertools.chain([HELLO, HELLO], parts()),
+        INPUTS["parts without end"].stream,
         16 * MEBI,
     ),
     "micromsg2: a storm of subscriptions": (
@@ -82,14 +69,7 @@ ATTACKS = {
         0,
     ),
     "sabc: a line without end": ("sabc", lambda: for_ever(b"C"), 0),
-    "sabc: headers without end": (
-        "sabc",
-        lambda: itertools.chain(
-            [b"CONNECT\r\n"],
-            (b"".join(b"%d-%d::b\r\n" % (a, b) for b in range(999)) for a in itertools.count()),
-        ),
-        0,
-    ),
+    "sabc: headers without end": ("sabc", INPUTS["headers without end"].stream, 0),
     "sabc: frames before CONNECT": (
         "sabc",
         lambda: for_ever(b"MESSAGE\r\nsession-id::x\r\nmsg-id::1\r\n\r\nHola\r\n\r\n\0"),
@@ -100,11 +80,7 @@ ATTACKS = {
         lambda: itertools.chain([b"MESSAGE\r\nmsg-id::1\r\n\r\n"], for_ever(b"x")),
         MEBI,
     ),
-    "sabc: logins which fail, without end": (
-        "sabc",
-        lambda: for_ever(b"CONNECT\r\nclient-id::\xc3\xa9\r\nbad\r\n\r\n\0"),
-        0,
-    ),
+    "sabc: logins which fail, without end": ("sabc", INPUTS["logins that fail"].stream, 0),
 }
 """What → protocol, what is sent, the limits which it may reach (in bytes)."""
 
