@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -134,10 +132,6 @@ def size(ranges: Iterable[Range]) -> int:
 VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 KEY = ("gateway", "offset")
-TIME = "received_at"
-"""Rows of all gateways are nearly in the order of this column, as they landed."""
-MICROSECONDS = 1_000_000
-UNIT = "timeUnit=microseconds"
 
 
 class FileLost(Exception):
@@ -183,7 +177,7 @@ def check_columns(table: Table) -> None:
 def read_offsets(
     storage: Storage, files: Iterable[DataFile], *, every_column: bool = False
 ) -> Offsets:
-    """Return what ``files`` hold, in about the order of landing; ``every_column`` is read, too."""
+    """Return which offsets ``files`` hold; ``every_column`` is read, too."""
     found = Offsets()
     for file, rows in row_groups(storage, files, None if every_column else KEY):
         if isinstance(rows, FileLost):
@@ -196,29 +190,12 @@ def read_offsets(
 def row_groups(
     storage: Storage, files: Iterable[DataFile], columns: Sequence[str] | None
 ) -> Iterator[tuple[DataFile, pa.Table | FileLost]]:
-    """Return the row groups of files, those of the oldest rows first, and the lost files."""
-    # An entry without a footer stands for a file, one with it for a row group.
-    waiting: list[tuple[int, int, DataFile, pq.FileMetaData | None, int]] = []
+    """Yield the row groups of files, and what is lost of each."""
     for file in files:
-        waiting.append((_oldest(file), len(waiting), file, None, 0))
-    heapq.heapify(waiting)
-    number = len(waiting)
-    lost: set[str] = set()
-    while waiting:
-        key, _, file, footer, group = heapq.heappop(waiting)
-        if file.path in lost:
-            continue
         try:
-            if footer is None:
-                footer = read_footer(storage, file)
-                for index in range(footer.num_row_groups):
-                    number += 1
-                    oldest = _oldest_of_group(footer.row_group(index), key)
-                    heapq.heappush(waiting, (oldest, number, file, footer, index))
-            else:
-                yield file, read_group(storage, file, footer, group, columns)
+            for rows in groups_of(storage, file, columns):
+                yield file, rows
         except FileLost as error:
-            lost.add(file.path)
             yield file, error
 
 
@@ -302,27 +279,3 @@ def may_hold(file: DataFile, low: int, high: int) -> bool:
         return bool(least < high and most >= low)
     except (ValueError, KeyError, TypeError):
         return True
-
-
-def _oldest(file: DataFile) -> int:
-    """Return when the file's oldest row was received, or the file was written (µs since 1970)."""
-    try:
-        text = json.loads(file.statistics)["minValues"][TIME]
-        return _microseconds(datetime.fromisoformat(text))
-    except (ValueError, KeyError, TypeError):
-        return file.modified * 1000
-
-
-def _oldest_of_group(group: Any, otherwise: int) -> int:
-    for index in range(group.num_columns):
-        column = group.column(index)
-        if column.path_in_schema == TIME:
-            known = column.statistics
-            if known is not None and known.has_min_max and UNIT in str(known.logical_type):
-                return int(known.min_raw)
-    return otherwise
-
-
-def _microseconds(time: datetime) -> int:
-    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-    return round(aware.timestamp() * MICROSECONDS)
