@@ -15,7 +15,6 @@ import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -80,8 +79,6 @@ DICTIONARY_COLUMNS = (
     *("fields.key_value.key", "fields.key_value.value"),
 )
 """The values of these columns repeat.  A dictionary of bodies and ids would be built in vain."""
-
-MICROSECONDS_OF_A_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,35 +296,16 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
 
 
 def _split_by(table: pa.Table, name: str) -> Iterator[tuple[str, pa.Table]]:
-    if name == DAY.name and DAY.name in table.schema.names:
-        # Rows that are no queue's own (a transform's) say themselves that day they are of.
-        keys = table.column(name)
-        for value in sorted(pc.unique(keys).to_pylist()):
-            yield value.isoformat(), table.filter(pc.equal(keys, value))
-    elif name == DAY.name:
-        times = table.column("received_at")
-        bounds = pc.min_max(times)
-        first = bounds["min"].value // MICROSECONDS_OF_A_DAY
-        if first == bounds["max"].value // MICROSECONDS_OF_A_DAY:
-            yield _day(first), table
-            return
-        keys = times.cast(pa.date32()).cast(pa.int32())
-        for day in sorted(pc.unique(keys).to_pylist()):
-            yield _day(day), table.filter(pc.equal(keys, day))
-    elif name in PARTITION_COLUMNS:
-        keys = table.column(name)
-        values = pc.unique(keys).to_pylist()
-        if len(values) == 1:
-            yield values[0], table
-            return
-        for value in values:
-            yield value, table.filter(pc.equal(keys, value))
-    else:
+    if name not in PARTITION_COLUMNS:
         raise ValueError(f"a table is partitioned by {' or '.join(PARTITION_COLUMNS)}, not {name}")
-
-
-def _day(number: int) -> str:
-    return datetime.fromtimestamp(number * 86_400, UTC).date().isoformat()
+    if name in table.schema.names:
+        keys = table.column(name)
+    else:
+        keys = table.column("received_at").cast(pa.date32())
+    values = pc.unique(keys)
+    for value in values:
+        rows = table if len(values) == 1 else table.filter(pc.equal(keys, value))
+        yield str(value), rows
 
 
 # -- files ----------------------------------------------------------------------------------------
