@@ -292,7 +292,7 @@ class Strings(SynchronousTestCase):
             ((*good[:3], "caCerts=/nowhere"), "caCerts: cannot read /nowhere: No such file"),
             ((*good[:3], f"caCerts={empty}"), "caCerts: nothing usable in"),
             (("0", "privateKey={cert}", *good[2:]), "privateKey: nothing usable in"),
-            (("0", f"privateKey={locked}", *good[2:]), "privateKey: nothing usable in"),
+            (("0", f"privateKey={locked}", *good[2:]), "has a passphrase; without one it is"),
             (("0", "privateKey={other}", *good[2:]), "is not the key of the certificate in"),
         ):
             line = self.complaint(*parts)
