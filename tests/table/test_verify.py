@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.conftest import damage_record
 from tests.tools.loops import drain
@@ -169,6 +169,26 @@ def test_another_history_of_the_queue_is_a_finding(
     report = verify(table, {a.id: a.reader})
     assert not report.intact
     assert "row 19 of the queue" in of(report, a).mismatch
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.string(), pa.struct({"a": pa.int64()}), None])
+@pytest.mark.parametrize("act", ["verify", "rewind", "erase", "expire"])
+def test_a_table_whose_keys_are_others_is_a_line(
+    tmp_path: Path, kind: pa.DataType | None, act: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another program made it; an offset that is no number was a traceback."""
+    rows = pa.table({"gateway": ["g"], "day": ["2026-01-31"]})
+    if kind is not None:
+        rows = rows.append_column("offset", pa.array([None], kind))
+    write_deltalake(tmp_path / "table", rows, partition_by=["day"])
+    options = {"erase": ["--where", "true"], "expire": ["--before", "2026-02-01"]}
+    status = cli.main(["table", act, str(tmp_path / "table"), *options.get(act, [])])
+    told = capsys.readouterr()
+    if act == "expire":
+        assert (status, told.err) == (0, "")
+    else:
+        assert status == 2 and told.err.count("\n") == 1
+        assert "does not have the columns gateway (string) and offset (bigint)" in told.err
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -23,7 +23,7 @@ from ..queue.damage import Range, merged
 from . import plan
 from .actions import Commit, DataFile
 from .delta_table import Table
-from .row_offsets import KEY, Offsets, covered, read_offsets, size, without
+from .row_offsets import Offsets, covered, has_keys, read_offsets, size, without
 from .storage import LocalStorage, Storage, one_line
 
 PREFIX = "msgproto-erased:"
@@ -160,7 +160,7 @@ def erased_by(table: Table, commit: Commit) -> dict[str, list[Range]]:
     words = set(commit.operation.upper().replace("-", " ").split())
     if words & TAKEN_BACK or "overwrite" in str(commit.parameters.get("mode", "")).lower():
         raise _refused(storage, commit, "changed rows which the bridge had landed")
-    if not set(KEY) <= set(table.schema.names):
+    if not has_keys(table):
         if commit.removed:
             raise _refused(storage, commit, "changed rows, and nobody can tell which")
         return {}

@@ -28,7 +28,7 @@ from .delta_table import Table, exists
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
 from .object_storage import storage_at
 from .properties import landing_refused
-from .row_offsets import KEY, FileLost, row_groups
+from .row_offsets import KEY, FileLost, has_keys, row_groups
 from .shape import BODY, ERROR
 from .snapshot import read_version
 from .storage import LocalStorage, Storage
@@ -195,7 +195,7 @@ def check_operations(table: Table) -> None:
 
 def check_no_rows(table: Table) -> None:
     """Raise TableError when a table without a place of any gateway holds rows of one."""
-    if not set(KEY) <= set(table.schema.names):
+    if not has_keys(table):
         return
     for _, rows in row_groups(table.storage, table.files(), KEY):
         if not isinstance(rows, FileLost) and (gateways := rows.drop_null()["gateway"]):

@@ -35,6 +35,7 @@ from .row_offsets import (
     Offsets,
     check_columns,
     groups_of,
+    has_keys,
     may_hold,
     queried,
     read_offsets,
@@ -284,7 +285,7 @@ def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
         files=len(files),
         bytes=sum(file.size for file in files),
     )
-    if set(KEY) <= set(table.schema.names):
+    if has_keys(table):
         offsets = read_offsets(table.storage, files)
         expired.gateways = {name: seen.ranges() for name, seen in offsets.gateways.items()}
     return expired

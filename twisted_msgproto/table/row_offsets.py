@@ -132,6 +132,7 @@ def size(ranges: Iterable[Range]) -> int:
 VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 KEY = ("gateway", "offset")
+TEXTS = ("string", "large_string", "string_view")
 
 
 class FileLost(Exception):
@@ -165,12 +166,18 @@ class Offsets:
             coverage.add(lo.filter(mine), hi.filter(mine))
 
 
+def has_keys(table: Table) -> bool:
+    """Return whether the rows of a table have gateway and offset."""
+    kinds = {column.name: str(column.type) for column in table.schema}
+    return kinds.get("gateway") in TEXTS and kinds.get("offset") == "int64"
+
+
 def check_columns(table: Table) -> None:
     """Raise TableError if the rows of a table have no gateway and offset."""
-    missing = [name for name in KEY if name not in table.schema.names]
-    if missing:
+    if not has_keys(table):
         raise TableError(
-            f"{table.location} has no column {missing[0]!r}: which rows it holds cannot be told"
+            f"{table.location} does not have the columns gateway (string) and offset (bigint): "
+            "which rows it holds cannot be told"
         )
 
 
