@@ -20,7 +20,8 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.web.server import Site
 from twisted.web.static import File
 
-from twisted_msgproto.umq import Code, MethodRegistry, Request, Topic, UmqServer, refusal, serve
+from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.umq import Code, MethodRegistry, Request, Topic, UmqServer, serve
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent.parent / "clients" / "js" / "src"
@@ -68,7 +69,7 @@ def draw(request: Request) -> int:
     """Send the caller's drawing to every page; how many there are."""
     pictures = [one for one in request.attachments if isinstance(one, bytes)]
     if len(pictures) != 1 or not pictures[0].startswith(PNG):
-        raise refusal(Code.FORMAT, "a drawing is one PNG")
+        raise Refused("a drawing is one PNG", Code.FORMAT)
     return sum(topic.publish("drawing", pictures) for topic in list(viewers))
 
 

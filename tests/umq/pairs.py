@@ -19,6 +19,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.testing import Pair as Line
 from twisted_msgproto.testing.pairs import FULL_BYTES
 from twisted_msgproto.umq import (
+    Code,
     MethodRegistry,
     Reply,
     UmqClient,
@@ -26,7 +27,6 @@ from twisted_msgproto.umq import (
     UmqClientService,
     UmqServer,
     UmqServerFactory,
-    refusal,
 )
 from twisted_msgproto.umq import machine as told  # noqa: F401
 from twisted_msgproto.umq.machine import Client, Server
@@ -143,7 +143,7 @@ class Echo(UmqServer):
         raise Refused("I'm teapot", 418)
 
     def do_fail(self, request, rest):
-        return fail(refusal(7, "no route"))
+        return fail(Refused("no route", Code.NO_ROUTE))
 
     def do_attach(self, request, rest):
         return Reply("attached", [b"1", succeed(b"2"), fail(RuntimeError("x"))])

@@ -15,7 +15,6 @@ from .protocol.calls import (
     SessionRefused,
     Stored,
     Update,
-    refusal,
 )
 from .protocol.reconnect import Renewed, UmqClientService
 from .protocol.session import UmqSession
@@ -60,6 +59,5 @@ __all__ = [
     "Update",
     "call_method",
     "connect",
-    "refusal",
     "serve",
 ]

@@ -10,7 +10,7 @@ from twisted.application.service import IService
 
 from ..core.limits import Limit
 from ..core.message import Message
-from ..net.authentication import AuthenticationOptions, portal_over
+from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions, usage_errors
 from ..net.wires.websocket import parse_origins
@@ -91,11 +91,11 @@ class Options(AuthenticationOptions):
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     settings: dict[str, Any] = {"methods": MethodRegistry()} if options["no-hub"] else {}
-    checkers = options.checkers if isinstance(options, AuthenticationOptions) else []
+    assert isinstance(options, Options)
     factory = gateway.makeFactory(
         options,
         ingest=options["ingest"],
-        portal=portal_over(checkers),
+        portal=options.portal(),
         origins=options["origins"],
         **settings,
     )

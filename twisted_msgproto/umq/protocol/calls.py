@@ -127,11 +127,6 @@ class Request:
     stream: AttachmentStream | None = None
 
 
-def refusal(code: int, text: str) -> Refused:
-    """Raise this in a method to answer ``E`` with ``code`` (a Code or any number) and ``text``."""
-    return Refused(text, int(code))
-
-
 def plain(attachments: Sequence[Attachment]) -> list[bytes]:
     """Return the attachments for the table's column: one that failed is empty there."""
     return [b"" if isinstance(entry, AttachmentFailure) else entry for entry in attachments]
