@@ -91,16 +91,21 @@ class Login(Case):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_headers_which_cannot_be_sent_refuse_the_session(self):
-        """SA-03."""
+        """SA-03: who was let in twice is logged out twice."""
 
         class Bad(SabcServer):
             def authorise(self, request):
                 self.connectedHeaders = {"a": "b::c"}
+                return super().authorise(request)
 
-        self.server = self.serve(server_class=Bad)
-        self.server.dataReceived(crlf("CONNECT\nclient-id::me\n\n"))
-        self.assertIn(b"403", self.server.transport.value())
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        Realm.out, Realm.fails = [], False
+        self.server = self.serve(server_class=Bad, portal=self.portal())
+        for _ in range(2):
+            self.server.dataReceived(crlf("CONNECT\nclient-id::me\nclient-passcode::right\n\n"))
+        self.assertEqual(self.server.transport.value().count(b"403"), 2)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+        self.lose(self.server)
+        self.assertEqual(Realm.out, [b"me", b"me"])
 
 
 class Ends(Case):

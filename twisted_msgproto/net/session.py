@@ -521,6 +521,47 @@ class SessionLink(OrderlyLink):
         return {**mine, **super().snapshot()}
 
 
+class LoginLink(SessionLink):
+    """A server's link whose session decides who the client is, and may ask a portal about it."""
+
+    factory: Any
+
+    # On the class: an idle session weighs less.
+    _deciding: Deferred[Any] | None = None
+    _logout: Callable[[], Any] | None = None
+
+    def login(self, credentials: Any, clientId: str | None = None) -> Deferred[str | None]:
+        """Ask the factory's portal; the name that it gives."""
+        # Not the address of the beginning: behind a proxy its first bytes say whose it is.
+        address = host_of(self.transport.getPeer())
+        asked = self.factory.authentication.login(credentials, address, clientId)
+        return asked.addCallback(self._loggedIn)  # type: ignore[no-any-return]
+
+    def _loggedIn(self, accepted: Any) -> str | None:
+        self._logOut()  # the client was let in before, and then refused for another reason
+        self.protocol.avatar, self._logout = accepted.avatar, accepted.logout
+        return accepted.name  # type: ignore[no-any-return]
+
+    def decide(self, request: Any) -> Deferred[Any]:
+        """Call the hook ``authorise``; the Deferred is cancelled if the connection ends first."""
+        self._deciding = maybeDeferred(self.protocol.authorise, request)
+        return self._deciding
+
+    def endLogin(self) -> None:
+        """Nobody waits for a decision any more; who was let in is logged out."""
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            deciding.cancel()
+        self._logOut()
+
+    def _logOut(self) -> None:
+        logout, self._logout = self._logout, None
+        if logout is not None:
+            maybeDeferred(logout).addErrback(
+                lambda failure: self.log.failure("{peer}: logout failed", failure, peer=self.peer)
+            )
+
+
 class Session(SessionHooks, Linked, link=SessionLink):
     """A session whose peer's messages are stored: of a server, and of clients that are asked."""
 

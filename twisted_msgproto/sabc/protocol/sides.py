@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 from typing_extensions import TypeVar
@@ -19,11 +19,11 @@ from ...core.errors import ConnectionClosed, Refused
 from ...core.limits import Limit, Limits
 from ...core.machine import Table
 from ...core.session_memory import SESSION_LIMIT, SessionMemory, table_bytes
-from ...net.authentication import Authentication, LoggedIn
+from ...net.authentication import Authentication
 from ...net.authorising import CALL, PUBLISH, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.clients.command_types import ClientEndpoint
-from ...net.factory import MsgprotoServerFactory, SessionFactory, expect, host_of
+from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
 from ...net.lifetimes import (
     ClientTLS,
     Connecting,
@@ -39,7 +39,7 @@ from ...net.lifetimes import (
 )
 from ...net.limit_types import SabcClientLimits, SabcServerLimits
 from ...net.memory import SharedState
-from ...net.session import ClientSession, hook
+from ...net.session import ClientSession, LoginLink, hook
 from ...net.sink import MessageSink
 from ...net.wires import websocket
 from ..machine import Client, Server
@@ -48,24 +48,9 @@ from ..terms import Serving as ServerState
 from .session import LIMITS, PROTOCOL, Body, Response, SabcLink, SabcSession, log
 
 
-class SabcServerLink(SabcLink):
+class SabcServerLink(LoginLink, SabcLink):
     factory: SabcServerFactory
     machine: Server
-    # What most sessions never change stands here: an idle one weighs less.
-    _login: Deferred[Any] | None = None
-    _logout: Callable[[], Any] | None = None
-
-    def login(self, request: ConnectReceived) -> Deferred[str | None]:
-        authentication: Any = self.factory.authentication
-        credentials = authentication.credentials(request.client_id, request.passcode)
-        # Not the one of the beginning: behind a proxy its first bytes say whose address it is.
-        address = host_of(self.transport.getPeer())
-        asked = authentication.login(credentials, address, request.client_id)
-        return asked.addCallback(self._loggedIn)  # type: ignore[no-any-return]
-
-    def _loggedIn(self, accepted: LoggedIn) -> str | None:
-        self.protocol.avatar, self._logout = accepted.avatar, accepted.logout
-        return accepted.name
 
     def makeMachine(self) -> Server:
         factory = self.factory
@@ -86,8 +71,7 @@ class SabcServerLink(SabcLink):
             self.machine.reject(self._now(), UNAVAILABLE, f"too many headers: {SESSION_LIMIT}")
             return
         self.protocol.connectHeaders = event.headers
-        self._login = maybeDeferred(self.protocol.authorise, event)
-        self._login.addCallbacks(self._accepted, self._rejected)
+        self.decide(event).addCallbacks(self._accepted, self._rejected)
 
     def _keeps(self, headers: Mapping[str, str]) -> bool:
         """Keep these for the session; False if all sessions together keep too much."""
@@ -100,7 +84,7 @@ class SabcServerLink(SabcLink):
         return self.factory.shared.session_memory
 
     def _accepted(self, clientId: str | None) -> None:
-        self._login = None
+        self._deciding = None
         if self.machine.state is not ServerState.AUTHENTICATING:
             return
         factory = self.factory
@@ -120,7 +104,7 @@ class SabcServerLink(SabcLink):
         self._settle()
 
     def _rejected(self, failure: Failure) -> None:
-        self._login = None
+        self._deciding = None
         if self.machine.state is not ServerState.AUTHENTICATING:
             return
         self.factory.counters["rejected"] += 1
@@ -135,14 +119,7 @@ class SabcServerLink(SabcLink):
         self._settle()
 
     def sessionEnding(self, reason: Failure) -> None:
-        login, self._login = self._login, None
-        if login is not None:
-            login.cancel()
-        logout, self._logout = self._logout, None
-        if logout is not None:
-            maybeDeferred(logout).addErrback(
-                lambda failure: log.failure("{peer}: logout failed", failure, peer=self.peer)
-            )
+        self.endLogin()
         super().sessionEnding(reason)
 
     actions: ClassVar[dict[type, Any]] = {**SabcLink.actions, ConnectReceived: _connecting}
@@ -171,9 +148,11 @@ class SabcServer(SabcSession, link=SabcServerLink):
         Any failure refuses the session with 403; Refused may give another code and text.  The
         default asks the factory's portal; without one the client is who it says it is.
         """
-        if self.factory.authentication is None:
+        authentication = self.factory.authentication
+        if authentication is None:
             return request.client_id
-        return self.link.login(request)
+        credentials = authentication.credentials(request.client_id, request.passcode)
+        return self.link.login(credentials, request.client_id)
 
 
 class SabcServerFactory(MsgprotoServerFactory):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Final
 
-from twisted.cred.credentials import Anonymous, ICredentials
+from twisted.cred.credentials import Anonymous
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -21,7 +21,7 @@ from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limit, Limits
 from ...core.machine import Table
 from ...core.session_memory import SESSION_LIMIT
-from ...net.authentication import Authentication, LoggedIn, Passcode
+from ...net.authentication import Authentication, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.clients.command_types import ClientEndpoint
@@ -41,7 +41,7 @@ from ...net.lifetimes import (
 )
 from ...net.limit_types import UmqClientLimits, UmqServerLimits
 from ...net.memory import SharedState
-from ...net.session import ClientSession, hook
+from ...net.session import ClientSession, LoginLink, hook
 from ...net.sink import MessageSink
 from ...net.wires.websocket import (
     WebSocketClientFactory,
@@ -61,37 +61,19 @@ from .calls import PROTOCOL, Reply
 from .session import LIMITS, SUBPROTOCOL, UmqLink, UmqSession
 
 
-class UmqServerLink(UmqLink):
+class UmqServerLink(LoginLink, UmqLink):
     machine: Server
     machineKind = Server
-    _deciding: Deferred[Any] | None = None
-    _logout: Callable[[], Any] | None = None
 
     def keptTooMuch(self, what: str) -> None:
         self.factory.limitMet(SESSION_LIMIT, what)
 
-    def login(self, credentials: ICredentials) -> Deferred[str | None]:
-        asked = self.factory.authentication.login(credentials, self.address)
-        return asked.addCallback(self._loggedIn)  # type: ignore[no-any-return]
-
-    def _loggedIn(self, accepted: LoggedIn) -> str | None:
-        self.protocol.avatar, self._logout = accepted.avatar, accepted.logout
-        return accepted.name
-
     def _onHello(self, hello: HelloReceived) -> None:
-        self._deciding = maybeDeferred(self.protocol.authorise, hello)
-        self._deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
+        self.decide(hello).addCallback(self._authorised, hello).addErrback(self._rejected)
 
     def _failAll(self, reason: Failure) -> None:
         super()._failAll(reason)
-        deciding, self._deciding = self._deciding, None
-        if deciding is not None:
-            deciding.cancel()  # nobody waits for the answer any more
-        logout, self._logout = self._logout, None
-        if logout is not None:
-            maybeDeferred(logout).addErrback(
-                lambda failure: self.log.failure("{peer}: logout failed", failure, peer=self.peer)
-            )
+        self.endLogin()
 
     def peerFaulted(self, fault: Fault) -> None:
         if fault.reason != UNDECIDED:
