@@ -147,6 +147,8 @@ class Server(SabcServer):
             return Response(b"\\xff\\x00", {"kind": "bytes"})
         if body == b"text":
             return "grüße"
+        if body == b"twice":
+            return '{"a":1,"a":2}'
         if body == b"break":
             raise ValueError("no")
         given = json.loads(body)
@@ -176,6 +178,8 @@ def test_an_answer_is_a_line_of_json(launch: Launcher, adding: Launched, tmp_pat
         assert answer["body"] == {"sum": 3}
         assert answer["fields"]["a"] == "b"
     assert json.loads(launch.run(*words, "text", "--json").stdout)["body"] == "grüße"
+    # What no server accepts as JSON is shown as text.
+    assert json.loads(launch.run(*words, "twice").stdout)["body"] == '{"a":1,"a":2}'
     binary = json.loads(launch.run(*words, "binary").stdout)
     assert binary["body_base64"] == "/wA="
     assert binary["fields"]["kind"] == "bytes"

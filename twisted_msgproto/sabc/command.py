@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused
 from ..core.message import Message
-from ..core.strict_json import NotJson, parse_json
+from ..core.strict_json import JsonRefused, NotJson, parse_json
 from ..net.clients.client import session_standing
 from ..net.clients.client_endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.command_types import (
@@ -119,7 +119,7 @@ def _shown(answer: Response) -> dict[str, Any]:
         return shown | {"body_base64": base64.b64encode(answer.body).decode()}
     try:
         return shown | {"body": parse_json(text, len(answer.body))}
-    except NotJson:
+    except (NotJson, JsonRefused):  # the answer is no less an answer
         return shown | {"body": text}
 
 
