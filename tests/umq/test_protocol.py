@@ -109,6 +109,15 @@ class Calls(Pairs):
         self.both.pump()
         self.assertEqual(self.both.server.attributes.attachments("name"), [b"3"])
 
+    def test_one_deferred_may_be_in_several_messages(self):
+        """As that of an H is in each session."""
+        late = Deferred()
+        answers = [self.answer("count", [late]) for _ in range(2)]
+        late.callback(b"1")
+        self.both.pump()
+        for answer in answers:
+            self.assertEqual(self.successResultOf(answer).payload, "[b'1']")
+
     def test_a_late_attachment_that_cannot_be_sent_is_replaced(self):
         """UM-01, UM-04, UM-19: a text would be a command, and the peer would follow it."""
         for wrong in (bytes(17 << 20), "C7:later", None, 7, bytearray(b"x")):

@@ -554,7 +554,7 @@ class Calls:
                 bodies.append(attachment)
         return bodies
 
-    def _fill(self, body: bytes, slot: Slot) -> None:
+    def _fill(self, body: bytes, slot: Slot) -> bytes:
         link = self._link
         link.time()
         try:
@@ -562,6 +562,7 @@ class Calls:
         except (LimitExceeded, TypeError):
             link.log.failure("{peer}: an attachment cannot be sent", peer=link.peer)
         link.flush()
+        return body  # for the next message, or session, that has it
 
     def _fillError(self, failure: Failure, slot: Slot) -> None:
         link, error = self._link, shown(failure.getErrorMessage())
