@@ -549,7 +549,7 @@ class TestBridge:
         (tmp_path / "bridge.toml").write_text(
             'queue = "few"\nmaster = "local[1]"\nmax_rows = 7\n[[table]]\nlocation = "table"\n'
             f'transform = "{module}:hesitant"\ndead_letters = "dead"\n'
-            'properties = { "delta.checkpointInterval" = "50", "owner" = "night" }\n'
+            'properties = { "delta.appendOnly" = "false", "owner" = "night" }\n'
         )
         words, env = ("bridge", "--config", "bridge.toml"), environment(pandas=True)
         day = dt.datetime.fromtimestamp(messages(0, 1).received_at / 1e6, dt.UTC).date()

@@ -502,6 +502,7 @@ def test_bridges_with_two_definitions_of_a_table_land_each_row_once(
          "properties: delta.enableChangeDataFeed is none of delta.appendOnly, "),
         ('queue = "q"\n' + RAW + "properties = { 'delta.logRetentionDuration' = 'long' }",
          'is an interval as "interval 30 days"'),
+        ('queue = "q"\n' + RAW + "properties = { 'delta.appendOnly' = 'yes' }", "true or false"),
         ("queue = [", "not TOML"),
         ('queue = "q"\nconf = ' + "[" * 2000 + "]" * 2000 + "\n" + RAW, "nested too deep"),
     ],

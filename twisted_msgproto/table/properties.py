@@ -111,10 +111,10 @@ def removal_refused(properties: Mapping[str, str]) -> str:
 
 
 KEPT_TO = frozenset(
-    {"delta.appendOnly", "delta.checkpointInterval", "delta.deletedFileRetentionDuration"}
+    {"delta.appendOnly", "delta.deletedFileRetentionDuration"}
     | {"delta.enableExpiredLogCleanup", "delta.logRetentionDuration"}
 )
-"""A table of the plainest protocol may have these properties, and any that are not Delta's."""
+"""A table can be given these properties, and any that are not Delta's."""
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
@@ -125,7 +125,11 @@ def check_properties(properties: Mapping[str, str]) -> None:
                 f"properties: {name} is none of {', '.join(sorted(KEPT_TO))}, nor a name of yours "
                 "(without delta.)"
             )
-        if name.endswith("Duration") and name in KEPT_TO and not INTERVAL.fullmatch(value):
+        if name not in KEPT_TO:
+            continue
+        if not name.endswith("Duration") and value not in ("true", "false"):
+            raise ConfigurationError(f"properties: {name} is true or false, not {value!r}")
+        if name.endswith("Duration") and not INTERVAL.fullmatch(value):
             raise ConfigurationError(
                 f'properties: {name} is an interval as "interval 30 days", not {value!r}'
             )
