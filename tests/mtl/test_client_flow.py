@@ -215,6 +215,15 @@ def test_what_cannot_be_sent_is_the_callers_fault() -> None:
         writer().flow.send([("x" * 256, EMPTY, b"")], 0.0)
 
 
+def test_a_content_above_the_servers_limit_is_not_sent__MT_29() -> None:
+    flowing = writer()
+    flowing.flow.suspend("lost")
+    flowing.flow.renew("new", 0.0, 99)
+    with pytest.raises(LimitExceeded, match="the server's content-bytes is 99"):
+        flowing.flow.send([("a", EMPTY, bytes(100))], 0.0)
+    flowing.flow.send([("a", EMPTY, bytes(99))], 0.0)
+
+
 @pytest.mark.parametrize("confirm", [True, False])
 def test_a_content_above_the_limit_is_not_sent(confirm: bool) -> None:
     """HO-23: neither a body nor the properties; what else is sent with it is not, either."""
@@ -341,25 +350,6 @@ def test_a_flow_which_ended_with_a_reject_is_broken_and_sends_nothing_again(end:
     assert broken == terms.FlowGivenUp(REJECTED, 403)
     assert flowing.flow.state.name == "LOST"
     assert unanswered(flowing.flow) == numbers[2:]
-
-
-def test_what_a_server_that_came_back_does_not_take_is_told_and_the_rest_is_sent__RD_44() -> None:
-    """MT-29: its limit is smaller now."""
-    flowing = writer(window=2)
-    (large, small, later) = flowing.flow.send(
-        [("a", EMPTY, bytes(100)), ("a", EMPTY, bytes(99)), ("a", EMPTY, bytes(101))], 0.0
-    )
-    flowing.flow.suspend("lost")
-    assert flowing.flow.renew("new", 0.0, 99) == [
-        terms.ContentTooLarge(large, 100, 99),
-        terms.ContentTooLarge(later, 101, 99),
-    ]
-    (lease,) = flowing.sent
-    flowing.get(Response(lease.sequence, 200))  # type: ignore[union-attr]
-    assert [command.body for command in flowing.sent] == [bytes(99)]  # type: ignore[union-attr]
-    with pytest.raises(LimitExceeded, match="the server's content-bytes is 99"):
-        flowing.flow.send([("a", EMPTY, bytes(100))], 0.0)
-    assert unanswered(flowing.flow) == [small]
 
 
 def test_403_to_an_unconfirmed_content_makes_the_writer_ask_whether_it_is_known() -> None:

@@ -383,15 +383,6 @@ LEASE_UNANSWERED: Final = "the lease was not answered"
 
 
 @dataclass(slots=True)
-class ContentTooLarge:
-    """This content (the number that ``send`` returned) is above the server's ``limit``."""
-
-    number: int
-    nbytes: int
-    limit: int
-
-
-@dataclass(slots=True)
 class FlowSuspended:
     """The flow is lost: get another lease and a socket, then ``renew``."""
 
@@ -420,7 +411,6 @@ ClientFlowEvent = (
     | ContentsReceived
     | ContentsConfirmed
     | ContentsRefused
-    | ContentTooLarge
     | FlowSuspended
     | FlowGivenUp
 )

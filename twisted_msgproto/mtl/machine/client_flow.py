@@ -27,7 +27,6 @@ from ..terms import (
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
-    ContentTooLarge,
     FlowClosed,
     FlowGivenUp,
     FlowLost,
@@ -172,9 +171,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
-    def renew(
-        self, token: str, now: float, content_bytes: int | None = None
-    ) -> list[ClientFlowEvent]:
+    def renew(self, token: str, now: float, content_bytes: int | None = None) -> None:
         """Show ``token`` on a new socket; what was to be sent on the old one is forgotten.
 
         ``content_bytes`` is the most that the server takes of a content; None: it does not say.
@@ -193,28 +190,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._unsent.extendleft(reversed(again))
         self._waiting.extendleft(reversed(self._window.drain()))
         self._server_max = content_bytes
-        events = self._refuse_too_large()
         self._lease_sequence = self._next()
         self._send(Lease(self._lease_sequence, token), now)
         self.deadlines.clear_all()
         self.deadlines.set("lease", now + self._timeout)
         self.deadlines.set("silence", now + self._liveness)
         self.deadlines.set("heartbeat", now + self._heartbeat)
-        return events
-
-    def _refuse_too_large(self) -> list[ClientFlowEvent]:
-        most = self._server_max
-        if most is None or all(content.largest <= most for content in self._waiting):
-            return []
-        taken: deque[_Sent] = deque()
-        events: list[ClientFlowEvent] = []
-        for content in self._waiting:
-            if content.largest <= most:
-                taken.append(content)
-            else:
-                events.append(ContentTooLarge(content.number, content.largest, most))
-        self._waiting = taken
-        return events
 
     def summon(self, resource: str, now: float) -> int:
         """Ask for this resource's content; answered by :class:`Responded` with this number."""

@@ -21,14 +21,13 @@ from ...net.deferreds import Tickets, Waiters
 from ...net.factory import SessionFactory
 from ...net.link import Link
 from ...net.logs import SteadyLogger
-from ..machine.client_flow import ClientFlow, too_large
+from ..machine.client_flow import ClientFlow
 from ..terms import (
     LEASE_UNANSWERED,
     ClientFlowState,
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
-    ContentTooLarge,
     FlowGivenUp,
     FlowOpened,
     FlowSuspended,
@@ -145,7 +144,7 @@ class FlowLink(Link):
     noInputs: ClassVar[Any] = ()
     readsWhileDraining: ClassVar[bool] = True
     answerEvents: ClassVar[frozenset[type]] = frozenset(
-        {Responded, ContentsConfirmed, ContentsRefused, ContentTooLarge}
+        {Responded, ContentsConfirmed, ContentsRefused}
     )
 
     factory: SessionFactory
@@ -214,7 +213,8 @@ class FlowLink(Link):
         socket = self._client.dataSocket(self.received, lease.port)
         socket.ended = self._connectionEnded
         self.wire.use(socket)
-        self._follow(self.machine.renew(lease.token, self._now(), lease.content_bytes))
+        self.machine.renew(lease.token, self._now(), lease.content_bytes)
+        self._settle()
 
     def _connectionEnded(self) -> None:
         if self._ending is None:
@@ -282,9 +282,6 @@ class FlowLink(Link):
     def _refused(self, event: ContentsRefused) -> None:
         self._fail(event.numbers, Refused("the server does not take the content"))
 
-    def _tooLarge(self, event: ContentTooLarge) -> None:
-        self._fail([event.number], too_large(event.nbytes, event.limit, "the server's "))
-
     def _suspended(self, event: FlowSuspended) -> None:
         trouble = self.wire.trouble
         log.info("a data flow was lost: {reason}; {trouble}", reason=event.reason, trouble=trouble)
@@ -313,7 +310,6 @@ class FlowLink(Link):
         ContentsReceived: _received,
         ContentsConfirmed: _confirmed,
         ContentsRefused: _refused,
-        ContentTooLarge: _tooLarge,
         FlowSuspended: _suspended,
         FlowGivenUp: _givenUp,
     }
