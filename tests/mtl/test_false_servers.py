@@ -22,28 +22,6 @@ from twisted_msgproto.mtl.protocol import flows
 from twisted_msgproto.testing import SafeSink
 
 
-def twice(answer: Any) -> Any:
-    return lambda body: answer(body) * 2
-
-
-class Twice(FalseCase):
-    def test_a_lease_which_comes_twice_is_renewed_where_it_is_of_no_use(self) -> None:
-        """MT-11: a lease is good for one data connection."""
-        self.server.answers["Writer"] = twice(self.server.lease)
-        shown: set[int] = set()
-
-        def obey(kind: int, sequence: int) -> list[list[bytes]]:
-            good = kind == LEASE and self.server.leases not in shown
-            shown.add(self.server.leases)
-            return [response(sequence, 200 if good else 403)]
-
-        self.server.obey = obey  # type: ignore[method-assign]
-        client = self.ready()
-        flows = [client.writer(["a"]), client.writer(["b"])]
-        for flow in flows:
-            self.assertTrue(self.got(flow).stands)
-
-
 class Pipelined(FalseCase):
     def test_a_flow_which_was_asked_for_after_a_profile_is_not_of_the_one_before(self) -> None:
         """MT-09"""
@@ -79,24 +57,6 @@ class Away(FalseCase):
             self.wait(8)
             self.assertEqual(self.server.leases, leases + 2, self.server.asked)
             self.assertEqual([flow.snapshot()["state"] for flow in (writer, reader)], ["OPEN"] * 2)
-
-    def test_a_flow_that_waits_to_be_renewed_takes_the_lease_that_another_brings__MT_28(
-        self,
-    ) -> None:
-        client = self.ready()
-        reader = self.got(client.reader(["a"]))
-        back = self.away()
-        while client.link.machine.counters["sockets_dropped"] < 3:
-            self.wait(0.25)
-        back()  # nothing is asked for a second now
-        lease = self.server.answers["Writer"]
-        self.server.answers["Writer"] = lambda body: (
-            lease(body) if "Open" in self.server.asked else [(401, {})]
-        )
-        self.got(client.writer(["b"]))
-        self.wait(8)
-        self.assertEqual(self.server.asked, ["Writer", "Open", "Profile", "Reader", "Writer"])
-        self.assertTrue(reader.stands)
 
 
 class NoDescriptors(FalseCase):
