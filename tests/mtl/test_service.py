@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from socket import AF_INET, AF_INET6
 from typing import Any
 
 import pytest
@@ -140,6 +141,24 @@ def test_which_addresses_only_this_machine_can_reach__MT_31(address: str, local:
 )
 def test_destinations(text: str | None, found: tuple[str, str, str]) -> None:
     assert command.destination(text, "ingest") == found
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "found", "reached"),
+    [
+        ("tcp://six:5049", ["2001:db8::1"], "tcp://[2001:db8::1]:5049"),
+        ("tcp://both:5049", ["2001:db8::1", "192.0.2.1"], "tcp://both:5049"),
+        ("tcp://[::1]:5049", ["::1"], "tcp://[::1]:5049"),
+        ("ipc:///tmp/x:1", [], "ipc:///tmp/x:1"),
+    ],
+)
+def test_a_name_with_addresses_of_ipv6_alone_is_reached(
+    endpoint: str, found: list[str], reached: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody answered: libzmq had looked for an address of IPv4."""
+    known = [(AF_INET6 if ":" in one else AF_INET, None, None, "", (one, 0)) for one in found]
+    monkeypatch.setattr(command, "getaddrinfo", lambda host, port: known)
+    assert command.reachable(endpoint) == reached
 
 
 # ── processes ───────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from socket import getaddrinfo
+from socket import AF_INET, getaddrinfo
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -73,9 +73,8 @@ async def _connect(
         secret = read_secret_key(str(options.tls_key))
         curve = CurveClient(read_key(str(options.tls_ca)), public_key(secret), secret)
     factory = MtlClientFactory(limits={"window": window}, curve=curve, clock=reactor)
-    client = MtlClient(options.endpoint, factory, persistent=False)
+    client = MtlClient(reachable(options.endpoint), factory, persistent=False)
     try:
-        check_host(options.endpoint)
         if not await client.open(target.virtual_host):
             reveal = curve is not None or is_local(options.endpoint)
             await client.authorize(credentials(options.user, options.password, reveal=reveal))
@@ -89,15 +88,23 @@ async def _connect(
     return client
 
 
-def check_host(endpoint: str) -> None:
-    """Raise DNSLookupError if nobody knows the host of ``endpoint``; libzmq would try for ever."""
+def reachable(endpoint: str) -> str:
+    """Return ``endpoint``, for libzmq to connect to: it looks for an address of IPv4 alone, so a
+    name that has none is replaced by its address.
+
+    Raises DNSLookupError if nobody knows the host; libzmq would try for ever.
+    """
     kind, _, address = endpoint.partition("://")
-    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
-    if kind == "tcp" and host:
-        try:
-            getaddrinfo(host, None)
-        except OSError as error:
-            raise DNSLookupError(str(error)) from None
+    host, _, port = address.rpartition(":")
+    if kind != "tcp" or not host:
+        return endpoint
+    try:
+        found = getaddrinfo(host.strip("[]"), None)
+    except OSError as error:
+        raise DNSLookupError(str(error)) from None
+    if host.startswith("[") or any(family == AF_INET for family, *_ in found):
+        return endpoint
+    return f"tcp://[{found[0][4][0]}]:{port}"
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
