@@ -414,6 +414,9 @@ def test_a_proposal_offers_only_what_is_known_and_makes_sense() -> None:
         proposal("", "batch-ack:max-count=0")
     with pytest.raises(ValueError, match="twice"):
         proposal("pub-sub", "pubsub")
+    for wrong in ("ack", Offer("ack", {"max-count": 5})):  # type: ignore[dict-item]
+        with pytest.raises(TypeError, match="an Offer with properties of text is expected, not"):
+            Proposal(required=(wrong,))  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_written_is_no_proposal() -> None:

@@ -435,7 +435,7 @@ class Proposal:
         known: what may be agreed to at all.
 
     ValueError for an extension that is not known, is offered twice or has bad properties, and for
-    what cannot be written.
+    what cannot be written; TypeError for what is no offer with properties of text.
     """
 
     identity: str = IDENTITY
@@ -446,6 +446,8 @@ class Proposal:
     def __post_init__(self) -> None:
         offered = set()
         for offer in (*self.required, *self.optional):
+            if not isinstance(offer, Offer) or {*map(type, offer.properties.values())} - {str}:
+                raise TypeError(f"an Offer with properties of text is expected, not {offer!r}")
             if offer.name not in self.known:
                 raise ValueError(f"extension {offer.name} is offered but not known")
             extension = self.known[offer.name]
