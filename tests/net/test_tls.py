@@ -296,18 +296,19 @@ class Names(TestCase):
         authority = Authority(home)
         names = home / "names"
         names.mkdir()
-        for name in ("one.example", "*.two.example"):
+        for name in ("one.example", "*.two.example", "*.three.example"):
             files = authority.server(name.strip("*."), name)
             both = files.key.read_bytes() + files.cert.read_bytes()
             (names / files.cert.name).write_bytes(both)
         async with lumberjack.serve(f"tls:{names}:0:interface=127.0.0.1") as server:
             port = int(server.addresses[0].rpartition(":")[2])
             with capturedLogs() as events:
-                wanted = (b"one.example", b"a.two.example", b"three.example", b"\xff.x", None)
+                known = (b"one.example", b"a.two.example", b"a.three.example")
+                wanted = (*known, b"three.example", b"\xff.x", None)
                 shown = {name: await deferToThread(self.asked, port, name) for name in wanted}
-        self.assertEqual(shown[b"one.example"], "one.example")
-        self.assertEqual(shown[b"a.two.example"], "two.example")
-        others = {shown[name] for name in wanted[2:]}
+        names_shown = [shown[name] for name in known]
+        self.assertEqual(names_shown, ["one.example", "two.example", "three.example"])
+        others = {shown[name] for name in wanted[3:]}
         self.assertEqual(len(others), 1, "all others see the same one")
         lines = [str(formatEvent(event)) for event in events]
         self.assertEqual([line for line in lines if "name" in line or "SNI" in line], [])
