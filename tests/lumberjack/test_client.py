@@ -113,21 +113,6 @@ class Connected(LoggedCase):
         )
         self.assertEqual(self.factory.counters["fault:ack"], 1)
 
-    def test_a_producer_which_fails_does_not_stop_the_others_events(self):
-        """What it raises is its own; the connection goes on."""
-        client = self.connect(window=1)
-        producer = Producer()
-        producer.resumeProducing = lambda: 1 / 0
-        client.registerProducer(producer, True)
-        client.send(b"1")
-        self.assertRaises(ZeroDivisionError, client.dataReceived, encode_ack(1))
-        client.unregisterProducer()
-        sent = client.send(b"2")
-        self.assertEqual(self.transport.take(), [[b"1"], [b"2"]])
-        client.dataReceived(encode_ack(1))
-        self.successResultOf(sent)
-        self.lose(client)
-
 
 class Settings(LoggedCase):
     def test_settings_which_cannot_be_are_the_operators_fault(self):

@@ -360,7 +360,7 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
     writer = Writer(window=2, compress=0, pipelining=2)
 
     def figures() -> dict[str, Any]:
-        names = ("unacknowledged", "full", "wanted", "finished", "deadline")
+        names = ("unacknowledged", "wanted", "finished", "deadline")
         own = {name: getattr(writer, name) for name in names}
         return {**asdict(writer.counters), **writer.snapshot(), **own}
 
@@ -368,7 +368,7 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
     assert figures() == {
         **dict.fromkeys((*counts, "unsent", "unsent_bytes", "unacknowledged"), 0),
         **{"state": "IDLE", "window": 2, "wanted": 2, "deadline": None},
-        **{"full": False, "finished": False},
+        "finished": False,
     }
     changed = Figures(figures)
     batches: list[Any] = []
@@ -382,7 +382,7 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
             "unsent=3 unsent_bytes=36 unacknowledged=3 wanted=0",
             0,
         ),
-        (lambda: send(b"4444", b"5"), "unsent=5 unsent_bytes=61 unacknowledged=5 full=True", 0),
+        (lambda: send(b"4444", b"5"), "unsent=5 unsent_bytes=61 unacknowledged=5", 0),
         (lambda: send(b"6"), "unsent=6 unsent_bytes=72 unacknowledged=6", 0),
         (lambda: writer.withdraw(batches[2]), "unsent=5 unsent_bytes=61 unacknowledged=5", 0),
         (
@@ -403,7 +403,7 @@ def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
         (
             lambda: writer.receive(encode_ack(2), 5.0),
             "acknowledged=2 windows_in_flight=1 in_flight=2 unacknowledged=3"
-            " state=FLOWING full=False wanted=1",
+            " state=FLOWING wanted=1",
             0,
         ),
         (

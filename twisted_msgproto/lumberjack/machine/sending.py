@@ -230,11 +230,6 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return self.unsent + self.in_flight
 
     @property
-    def full(self) -> bool:
-        """The window is full: whoever makes events had better wait (``LJ-09``)."""
-        return self.unacknowledged >= self.capacity
-
-    @property
     def wanted(self) -> int:
         """Return how many events more would go out with the next window, if it were formed now."""
         return max(0, self._window - self.unsent) if self.state in _SENDING else 0

@@ -12,12 +12,11 @@ from os import PathLike
 from typing import Any, ClassVar, Final, Literal
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IConsumer, ITCPTransport
+from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.protocol import ClientFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from typing_extensions import TypeVar
-from zope.interface import implementer
 
 from ...core.errors import (
     ConfigurationError,
@@ -35,7 +34,7 @@ from ...net.authorising import PUBLISH, Authoriser, refusal_text
 from ...net.clients.client import ClientLink
 from ...net.clients.command_types import ClientEndpoint
 from ...net.counters import CounterPaths
-from ...net.deferreds import ProducerControl, Ticket, fail_all
+from ...net.deferreds import Ticket, fail_all
 from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
 from ...net.lifetimes import (
     ClientTLS,
@@ -215,7 +214,6 @@ class WriterLink(ClientLink):
         expired: the connection ended because its time (``ttl``) was over.
         owner: the line of a shipper, which submits batches and receives them back; None: those who
             wait get errors.
-        producers: who writes events as space comes.
     """
 
     log: ClassVar[Logger] = log
@@ -231,7 +229,6 @@ class WriterLink(ClientLink):
 
     def __init__(self, protocol: LumberjackClient) -> None:
         super().__init__(protocol)
-        self.producers: ProducerControl = ProducerControl()
         self._ttl: Any = None
         self._unanswered: list[PreparedBatch] = []
         self._progress = -1  # events acknowledged since the owner was told; -1: no sign of life
@@ -291,7 +288,6 @@ class WriterLink(ClientLink):
             self.owner.clientLost(self, self._unanswered, self._established)
         else:
             fail_all([batch.token for batch in self._unanswered], self.closeReason)
-        self.producers.stop()
         if self._established:
             self._guarded(self.protocol.sessionLost, reason)
         super().sessionEnding(reason)
@@ -331,18 +327,16 @@ class WriterLink(ClientLink):
     def _settle(self) -> None:
         if self._following or self._ended or not self._established:
             return
-        writer, owner, producers = self.machine, self.owner, self.producers
+        writer, owner = self.machine, self.owner
         progress, self._progress = self._progress, -1
         now = self._now()
         with self._gathering():
-            if owner is not None and progress >= 0:
-                owner.clientProgressed(progress)
-            producers.look(writer.full)  # what it sends now shares the next window
             if owner is not None:
+                if progress >= 0:
+                    owner.clientProgressed(progress)
                 owner.clientWants(self)
             while writer.flush(now) and owner is not None:
                 owner.clientWants(self)
-        producers.look(writer.full)
         super()._settle()
         if self.closing and not self._ended and not writer.unacknowledged:
             self._end(fault=False)
@@ -355,7 +349,6 @@ class WriterLink(ClientLink):
     }
 
 
-@implementer(IConsumer)
 class LumberjackClient(ClientSession, link=WriterLink):
     """The writer's side of one connection, as an application sees it.
 
@@ -399,25 +392,6 @@ class LumberjackClient(ClientSession, link=WriterLink):
         ticket.add(batch)
         link.look()
         return ticket
-
-    # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
-
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Let a push producer write events; it is paused while the window is full (``LJ-09``)."""
-        self.link.producers.register(producer, streaming)
-        self.link.look()
-
-    def unregisterProducer(self) -> None:
-        """The producer has no more events."""
-        self.link.producers.unregister()
-
-    def write(self, data: Event) -> None:
-        """Send one event and wait for nothing; what becomes of it is only logged."""
-        self.send(data).addErrback(_unheard, self.peer)
-
-
-def _unheard(failure: Failure, peer: str) -> None:
-    log.warn("{peer}: an event was not sent: {text}", peer=peer, text=failure.getErrorMessage())
 
 
 class LumberjackClientFactory(SessionFactory, ClientFactory):
