@@ -19,7 +19,6 @@ from tests.tools.tables import (
     RUN,
     age_log,
     at_once,
-    data_file,
     delta,
     land,
     opened_again,
@@ -99,13 +98,13 @@ def test_a_version_counts_as_a_lost_answer_while_the_table_has_its_rows__TB_11(
 ) -> None:
     """Else the queue is told that rows are safe which were set back since."""
     writer = Table.open(table.location)
-    first, second = (data_file(Path(table.location), "a", lo, lo + 3) for lo in (0, 3))
+    first, second = (stored_file(table, "a", lo, lo + 3) for lo in (0, 3))
     writer.commit([first], {"a": Landed(3)}, before={"a": None}, run=RUN)
     version = writer.commit([second], {"a": Landed(6)}, before={"a": Landed(3)}, run=RUN)
     if number != 6:
         other = Table.open(table.location)
         other.commit([], {"a": Landed(number)}, before={"a": Landed(6)}, run=Run.new())
-    again = data_file(Path(table.location), "a", 3, 6)
+    again = stored_file(table, "a", 3, 6)
     writer = Table.open(table.location)  # which does not know that its run was answered
     try:
         found = writer.commit([again], {"a": Landed(6)}, before={"a": Landed(3)}, run=RUN)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
+from tests.tools.tables import RUN, TABLE_SCHEMA, land, stored_file
 from twisted_msgproto.core.errors import ConfigurationError, TableChanged, TableError
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import delta_table
@@ -210,7 +210,7 @@ def test_places_are_three_transactions_and_those_of_others_are_none(table: Table
 def test_two_rewritings_of_one_run_are_two_versions__TB_11(table: Table) -> None:
     """What the run made before is not mistaken for what it is asked for now."""
     land(table, "a", 10)
-    once, twice = (data_file(Path(table.location), "a", 0, 10) for _ in range(2))
+    once, twice = (stored_file(table, "a", 0, 10) for _ in range(2))
     assert table.replace(table.files(), [once], run=RUN) == 2
     again = Table.open(table.location)
     assert again.replace([once], [twice], run=RUN) == 3

@@ -13,7 +13,15 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.tools.s3 import Store, running_store
-from tests.tools.tables import RUN, TABLE_SCHEMA, at_once, delta, stored_file
+from tests.tools.tables import (
+    RUN,
+    TABLE_SCHEMA,
+    at_once,
+    delta,
+    land,
+    opened_again,
+    stored_file,
+)
 from twisted_msgproto.core.disk import SHARED_DISK
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import Landed
@@ -43,22 +51,12 @@ def table(store: Store) -> Table:
     return Table.create(store.new_location(), TABLE_SCHEMA, storage=store.options)
 
 
-def land(table: Table, gateway: str, hi: int, run: Run = RUN) -> int:
-    before = table.landed().get(gateway)
-    files = [stored_file(table, gateway, before.offset if before else 0, hi)]
-    return table.commit(files, {gateway: Landed(hi, 5, 7)}, before={gateway: before}, run=run)
-
-
 def make(location: str, options: dict[str, str]) -> Table:
     return Table.create(location, TABLE_SCHEMA, storage=options)
 
 
 def make_or_open(location: str, options: dict[str, str]) -> Table:
     return Table.open_or_create(location, TABLE_SCHEMA, storage=options)
-
-
-def reopened(table: Table, store: Store) -> Table:
-    return Table.open(table.location, store.options)
 
 
 def rows_in(table: Table, store: Store) -> int:
@@ -91,10 +89,10 @@ def test_a_put_which_comes_late_lands_once(table: Table, store: Store, again: bo
         assert writer.commit([file], {"a": Landed(10)}, before={"a": None}, run=RUN) == 1
     store.fault("none")  # it goes on with what it has
     deadline = time.monotonic() + 60
-    while reopened(table, store).landed() != {"a": Landed(10)}:
+    while opened_again(table).landed() != {"a": Landed(10)}:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    after = reopened(table, store)
+    after = opened_again(table)
     land(after, "a", 12)
     assert (after.version, rows_in(table, store)) == (2, 12)
 
@@ -115,7 +113,7 @@ def test_a_version_that_no_listing_shows_yet_is_read(table: Table, store: Store)
     for hi in (5, 10):
         land(table, "a", hi)
     store.fault(f"unlisted {2:020d}.json")
-    assert reopened(table, store).landed() == {"a": Landed(10, 5, 7)}
+    assert opened_again(table).landed() == {"a": Landed(10, 5, 7)}
     assert Table.open_for_writing(table.location, store.options).version == 2
     assert Table.open(table.location, store.options, version=1).landed() == {"a": Landed(5, 5, 7)}
 
@@ -127,7 +125,7 @@ def test_what_went_out_in_a_version_that_no_listing_shows_yet_stays(
     later = Table.open(table.location, store.options, clock=lambda: time.time() + 24 * 3600.0)
     later.replace(table.files(), [stored_file(table, "a", 0, 5)], run=RUN)
     store.fault(f"unlisted {2:020d}.json")
-    assert vacuum(reopened(table, store), clock=lambda: time.time() + 25 * 3600.0).paths == []
+    assert vacuum(opened_again(table), clock=lambda: time.time() + 25 * 3600.0).paths == []
 
 
 def test_a_commit_costs_the_same_after_many(table: Table, store: Store) -> None:

@@ -24,7 +24,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.tools.loops import loop_over
-from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
+from tests.tools.tables import RUN, TABLE_SCHEMA, land, rows_of, stored_file
 from twisted_msgproto import cli
 from twisted_msgproto.core.disk import OSDisk
 from twisted_msgproto.core.errors import (
@@ -56,7 +56,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("opening") / "table"
     table = Table.create(path, TABLE_SCHEMA)
     for number in ALL[1:]:
-        file = data_file(path, "a", number - 1, number)
+        file = stored_file(table, "a", number - 1, number)
         before = {"a": table.landed().get("a")}
         table.commit([file], {"a": Landed(number)}, before=before, run=RUN)
         DeltaTable(path).create_checkpoint()

@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import os
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -51,35 +52,8 @@ def rows_of(gateway: str, lo: int, hi: int) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def data_file(table: Path, gateway: str, lo: int, hi: int) -> DataFile:
-    """Lands rows in one synced Parquet file of the table, which no commit names yet."""
-    folder = table / "day=2026-01-31"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{uuid.uuid4().hex}.parquet"
-    pq.write_table(rows_of(gateway, lo, hi), path)
-    for name in (path, folder, table):
-        descriptor = os.open(name, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-    return DataFile(
-        path=str(path.relative_to(table)),
-        size=path.stat().st_size,
-        partition={"day": "2026-01-31"},
-        rows=hi - lo,
-        statistics=f'{{"numRecords":{hi - lo}}}',
-        modified=int(path.stat().st_mtime * 1000),
-    )
-
-
-def land(table: Table, gateway: str, hi: int, run: Run = RUN) -> int:
-    before = table.landed().get(gateway)
-    lo = before.offset if before else 0
-    files = [data_file(Path(table.location), gateway, lo, hi)]
-    return table.commit(files, {gateway: Landed(hi, 5, 7)}, before={gateway: before}, run=run)
-
-
 def stored_file(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
-    """Lands rows in one Parquet file of a table wherever it is; no commit names it yet."""
+    """Lands rows in one Parquet file of a table, which no commit names yet."""
     path = f"day=2026-01-31/{uuid.uuid4().hex}.parquet"
     with open_output(table.storage, path) as stream:
         pq.write_table(rows_of(gateway, lo, hi), stream)
@@ -89,8 +63,15 @@ def stored_file(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
         partition={"day": "2026-01-31"},
         rows=hi - lo,
         statistics=f'{{"numRecords":{hi - lo}}}',
-        modified=1,
+        modified=int(time.time() * 1000),
     )
+
+
+def land(table: Table, gateway: str, hi: int, run: Run = RUN) -> int:
+    before = table.landed().get(gateway)
+    lo = before.offset if before else 0
+    files = [stored_file(table, gateway, lo, hi)]
+    return table.commit(files, {gateway: Landed(hi, 5, 7)}, before={gateway: before}, run=run)
 
 
 BRIDGE = Run("b41d6e", "here", 16)

@@ -291,7 +291,8 @@ def counts(table: Table) -> Counts:
         found.rows += rows
         for name, value in file.partition.items():
             by = found.partitions.setdefault(name, {})
-            by[str(value)] = by.get(str(value), 0) + rows
+            key = "null" if value is None else value
+            by[key] = by.get(key, 0) + rows
     begins = gaps.offsets(table.transactions, gaps.BEGIN_PREFIX)
     for gateway, landed in sorted(table.landed().items()):
         found.gateways[gateway] = GatewayCounts(landed.offset, begins.get(gateway))
