@@ -288,7 +288,6 @@ LOCAL = {
     "perform": "a service's verbs are made of it",
     "UmqClientService.subscribe": "what it gives tells through whenEnded()",
     "watch": "tells states",
-    "whenConnected": "a connection, as ClientService gives it",
 }
 """What is no verb, and why: nothing can fail, or somebody else is told."""
 

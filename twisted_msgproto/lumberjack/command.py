@@ -174,7 +174,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     progress.follow(taken)
 
     async def all_messages() -> None:
-        await sender.whenConnected(1 + len(options.hosts))
+        await sender.whenEstablished()
         ahead = WINDOWS_AHEAD + (options.pipelining or 1) - 1
         while batch := await messages.some(window):
             progress.sent(len(batch))

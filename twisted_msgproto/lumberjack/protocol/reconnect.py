@@ -28,7 +28,6 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
 )
 from twisted.internet.protocol import Factory
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -121,13 +120,6 @@ class _Line(ReconnectingClient[LumberjackClient]):
             retryPolicy=retryPolicy,
             stopWhenRefused=stopWhenRefused,
         )
-
-    def whenConnected(self, failAfterFailures: int | None) -> Deferred[Any]:
-        connected: Deferred[Any] = self._client.whenConnected(failAfterFailures)
-        return connected.addErrback(self._later)
-
-    def _later(self, failure: Failure) -> Deferred[Any]:
-        return deferLater(self.clock, 0, lambda: failure)
 
     def _unconnected(self, failure: Failure) -> Failure:
         if not failure.check(CancelledError):
@@ -317,10 +309,6 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         limits = self.factory.limits
         limits.check("unsent-events", self.unsent + events)
         limits.check("unsent-bytes", self._unsentBytes + nbytes)
-
-    def whenConnected(self, failAfterFailures: int | None = None) -> Deferred[LumberjackClient]:
-        """Return the first connection that stands; as ClientService.whenConnected."""
-        return self._lines[0].whenConnected(failAfterFailures)
 
     # ── hook for subclasses ─────────────────────────────────────────────────────────────────────
 
