@@ -371,7 +371,16 @@ test("attributes of the peer are kept and told (UM-15, UM-16)", async () => {
   client.setAttribute("mine", "x=y", [Uint8Array.of(1)]);
   client.unsetAttribute("mine");
   assert.deepEqual(socket.take(), ["A1:S:mine=x=y", Uint8Array.of(1), "X:mine"]);
-  assert.throws(() => client.setAttribute("a=b", "c"), TypeError);
+  const refused = () => {
+    assert.throws(() => client.setAttribute("a=b", "c"), TypeError);
+    assert.throws(() => client.setAttribute("a", "\ud83c"), TypeError);
+    assert.throws(() => client.setAttribute("a", "x".repeat(2 << 20)), LimitExceeded);
+    assert.throws(() => client.setAttribute("a", "b", Array(33).fill(Uint8Array.of(1))), LimitExceeded);
+  };
+  refused();
+  socket.breaks();
+  await turn();
+  refused(); // also while no session stands: each one to come would be spoiled
 });
 
 test("a fault of the peer is answered with F and ends the session (UM-18)", async () => {

@@ -5,6 +5,7 @@ import { ConnectionClosed, LimitExceeded } from "../errors.js";
 import { splitLimits } from "../limits.js";
 import { Backlog } from "../backlog.js";
 import { bodiesOf, methodCall, parseAnswer } from "./exchange.js";
+import { Machine } from "./machine.js";
 import { UmqSession } from "./session.js";
 import { Subscription } from "./subscription.js";
 import { LIMITS } from "./terms.js";
@@ -249,8 +250,8 @@ export class UmqClient extends ReconnectingClient {
   }
 
   /**
-   * Set an attribute at the server (UM-15), now and in every session to come. TypeError for a name
-   * with `=`.
+   * Set an attribute at the server (UM-15), now and in every session to come. TypeError for what
+   * cannot be sent, such as a name with `=`, and LimitExceeded; then no session has it.
    *
    * @param {string} name
    * @param {string} value
@@ -259,7 +260,8 @@ export class UmqClient extends ReconnectingClient {
   setAttribute(name, value, attachments = []) {
     if (this.state === "closed") throw new ConnectionClosed("the client was closed");
     if (name.includes("=")) throw new TypeError(`an attribute's name has no '=': ${name}`);
-    bodiesOf(attachments, (_, bytes) => void bytes.catch(() => {}), () => {}); // throws for what is none
+    const bodies = bodiesOf(attachments, (_, bytes) => void bytes.catch(() => {}), () => {});
+    new Machine({ limits: this._limits }).check(`${name}=${value}`, bodies);
     if (this.session?._machine.open) this.session.setAttribute(name, value, attachments);
     this._attributes.set(name, [value, attachments]);
   }
