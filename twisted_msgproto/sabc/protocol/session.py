@@ -34,7 +34,7 @@ from ...net.authorising import CALL, PUBLISH, refusal_text
 from ...net.counters import CounterPaths
 from ...net.deferreds import Ticket, awaited, fail_all, promised
 from ...net.logs import SteadyLogger
-from ...net.session import Session, SessionLink, hook
+from ...net.session import Session, SessionLink, hook, put_into
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from ..machine import Client, Server
 from ..machine.sending import OutgoingMessage
@@ -614,9 +614,7 @@ class SabcSession(Session, link=SabcLink):
         By default they go to the factory's sink.  The other hooks see them once the Deferred (None:
         at once) has fired; if it fails the session ends, and its requests with it.
         """
-        sink = self.factory.sink
-        stored = None if sink is None else sink.put(batch)
-        return stored if isinstance(stored, Deferred) else awaited(stored, sink, "put")
+        return put_into(self.factory.sink, batch)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
