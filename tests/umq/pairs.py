@@ -285,13 +285,6 @@ def feed(machine, *messages, now=0.0, grouped=False):
     return [event for event in found if names([event]) != ["AttachmentsAnnounced"]]
 
 
-def announced(machine, message):
-    """The message of which one is told before its attachments have come."""
-    (event,) = machine.receive([message], 0.0)
-    assert names([event]) == ["AttachmentsAnnounced"]
-    return event.message
-
-
 def refused(machine, *messages, code=3, reason=None):
     """The last of ``messages`` is answered with ``F``, which is the last word of the machine."""
     found = feed(machine, *messages)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.doubles import due
-from tests.umq.pairs import announced, client, feed, limits, names, refused, server, told
+from tests.umq.pairs import client, feed, limits, names, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.umq import AttachmentFailure
 from twisted_msgproto.umq.machine import Client
@@ -89,25 +89,6 @@ def test_attachments_one_by_one_on_request():
     ]
     assert machine.snapshot()["held_bytes"] == 0
     refused(machine, b"4", reason="stray")
-
-
-def test_a_streamed_update_keeps_its_place_and_lets_later_ones_pass():
-    """UM-04, UM-19."""
-    machine = client()
-    machine.subscribe()
-    machine.receive(["A1:T1:a"], 0.0)
-    second = announced(machine, "A2:T1:b")
-    feed(machine, "T1:c")
-    assert machine.stream(second) == []
-    assert feed(machine, b"a1") == [
-        told.TopicUpdated(1, "a", [b"a1"]),
-        told.TopicUpdated(1, "b"),
-        told.TopicUpdated(1, "c"),
-    ]
-    assert feed(machine, b"b1", b"b2") == [
-        told.AttachmentArrived(second, 0, b"b1"),
-        told.AttachmentArrived(second, 1, b"b2"),
-    ]
 
 
 # ── Attachments out ─────────────────────────────────────────────────────────────────────────────

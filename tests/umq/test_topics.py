@@ -69,21 +69,6 @@ class Topics(Pairs):
             self.assertFalse(subscription.ended)
         self.assertEqual(heard, ["a", "a"])
 
-    def test_streamed_updates(self):
-        """UM-19."""
-        both = self.pair()
-        updates = []
-        both.client.subscribe(lambda id: f"topic {id}", updates.append, streamed=True)
-        both.pump()
-        late = Deferred()
-        both.server.topic.publish("a", [late])
-        both.server.topic.publish("b")
-        both.pump()
-        self.assertEqual([update.payload for update in updates], ["a", "b"])
-        late.callback(b"1")
-        both.pump()
-        self.assertEqual(self.successResultOf(updates[0].stream.next()), b"1")
-
     def test_a_slow_subscriber_is_paused_then_goes_on_in_order(self):
         """UM-21: the producer feels it."""
         both, _, updates = self.subscribed(full=100)

@@ -167,7 +167,8 @@ Message = (
     | AttributeSet
 )
 
-STREAMABLE: Final = (CallReceived, CallbackReceived, ResultReceived, TopicUpdated)
+Streamable = CallReceived | ResultReceived
+"""The attachments of these can be had one by one (``UM-19``)."""
 
 
 @dataclass(slots=True)
@@ -178,7 +179,7 @@ class AttachmentsAnnounced:
     :class:`AttachmentArrived` for each.
     """
 
-    message: Message
+    message: Streamable
     count: int
 
 
@@ -186,7 +187,7 @@ class AttachmentsAnnounced:
 class AttachmentArrived:
     """An attachment, or its failure, of a message that is streamed (``UM-19``)."""
 
-    message: Message
+    message: Streamable
     index: int
     attachment: Attachment
 

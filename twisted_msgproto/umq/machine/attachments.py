@@ -19,6 +19,7 @@ from ..terms import (
     AttributeUnset,
     Event,
     Message,
+    Streamable,
     TopicClosed,
 )
 
@@ -47,7 +48,8 @@ QUEUE_BYTES: Final = 768
 class Announcement:
     """A message that waits: for its attachments, or for earlier messages of its key.
 
-    ``message`` is None once nobody wants it; ``missing`` slots are not filled yet.
+    ``message`` is None once nobody wants it; ``missing`` slots are not filled yet.  ``streamed``:
+    the message was delivered before its attachments.
     """
 
     message: Ordered | None
@@ -56,7 +58,6 @@ class Announcement:
     nbytes: int = 0
     filled: int = 0
     streamed: bool = False
-    delivered: bool = False
 
 
 def _weight(message: Ordered) -> int:
@@ -127,7 +128,7 @@ class Incoming:
         if message is None or isinstance(message, TopicClosed | AttributeUnset):
             return []
         announcement.filled += 1
-        if announcement.delivered:
+        if announcement.streamed and isinstance(message, Streamable):
             if not announcement.missing:
                 self.nbytes -= announcement.nbytes
             return [AttachmentArrived(message, announcement.filled - 1, attachment)]
@@ -137,11 +138,14 @@ class Incoming:
         self.nbytes += nbytes
         return [] if announcement.missing else self._release(announcement)
 
-    def stream(self, message: Message) -> list[Filled]:
+    def stream(self, message: Streamable) -> list[Filled]:
         for announcement in self.announcements:
             if announcement.message is message and not announcement.streamed:
                 announcement.streamed = True
-                return self._release(announcement)
+                given = self._give(announcement)
+                here, message.attachments = message.attachments, []
+                given += [AttachmentArrived(message, *one) for one in enumerate(here)]
+                return given
         return []
 
     def forget(self, announcement: Announcement) -> None:
@@ -154,7 +158,7 @@ class Incoming:
             return self._give(announcement)
         given: list[Filled] = []
         queue = self._queues[announcement.key]
-        while queue and (queue[0].streamed or not queue[0].missing):
+        while queue and not queue[0].missing:
             given += self._give(queue.popleft())
         if not queue:
             del self._queues[announcement.key]
@@ -163,15 +167,11 @@ class Incoming:
     def _give(self, announcement: Announcement) -> list[Filled]:
         message = announcement.message
         assert message is not None  # only calls are forgotten, and they stand in no queue
-        announcement.delivered = True
         left = _weight(message) if announcement.missing else 0  # it stays until all have come
         self.nbytes -= announcement.nbytes - left
         announcement.nbytes = left
         self.waiting -= 1
-        if not announcement.streamed or isinstance(message, TopicClosed | AttributeUnset):
-            return [message]
-        here, message.attachments = message.attachments, []
-        return [message, *(AttachmentArrived(message, *one) for one in enumerate(here))]
+        return [message]
 
 
 class Slot:

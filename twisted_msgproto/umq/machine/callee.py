@@ -23,7 +23,6 @@ from .. import wire
 from ..terms import (
     FILL_SECONDS,
     LIMITS,
-    STREAMABLE,
     Attachment,
     AttachmentArrived,
     AttachmentFailure,
@@ -39,6 +38,7 @@ from ..terms import (
     Faulted,
     MemoryLimitExceeded,
     Message,
+    Streamable,
 )
 from ..wire import (
     AttachmentError,
@@ -247,7 +247,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     ) -> Announcement | None:
         if count:
             announcement = self._announce(message, count, key, events)
-            if announcement is not None and isinstance(message, STREAMABLE):
+            if announcement is not None and isinstance(message, Streamable):
                 self._give(AttachmentsAnnounced(message, count), events)
             return announcement
         if key is None or not self._behind(message, key, events):
@@ -306,7 +306,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         for one in filled:
             self._emit(one, events)
 
-    def stream(self, message: Message) -> list[Event]:
+    def stream(self, message: Streamable) -> list[Event]:
         """Have ``message`` now and its attachments one by one (``UM-19``).
 
         For a message that an AttachmentsAnnounced brought; nothing happens if it is complete.

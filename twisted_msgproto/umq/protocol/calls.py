@@ -108,7 +108,6 @@ class Update:
 
     payload: str
     attachments: Sequence[Attachment] = ()
-    stream: AttachmentStream | None = None
 
 
 @dataclass(slots=True)

@@ -41,11 +41,10 @@ class Renewed(subscriptions.Renewed):
         hook: Callable[[Update], object] | None,
         attachments: Sequence[Any],
         timeout: float | None,
-        streamed: bool,
     ) -> None:
         updates = Updates(self._taken)
         super().__init__(service, service._renewed, self, updates)
-        self._asked = request, hook, attachments, timeout, streamed, updates
+        self._asked = request, hook, attachments, timeout, updates
 
     def __aiter__(self) -> Renewed:
         return self
@@ -196,7 +195,6 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         hook: Callable[[Update], object] | None = None,
         attachments: Sequence[Any] = (),
         timeout: float | None = None,
-        streamed: bool = False,
     ) -> Renewed:
         """Subscribe, now and in every session to come, as :meth:`UmqClient.subscribe` does.
 
@@ -205,7 +203,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         attachments = tuple(attachments)
         if any(isinstance(one, Deferred) for one in attachments):
             raise ValueError("a Deferred cannot be sent twice")
-        renewed = Renewed(self, request, hook, attachments, timeout, streamed)
+        renewed = Renewed(self, request, hook, attachments, timeout)
         if self.session is not None:
             renewed._renew(self.session)
         return renewed

@@ -402,16 +402,9 @@ class UmqLink(SessionLink):
         message = event.message
         if isinstance(message, ResultReceived):
             streamed = bool(getattr(message.waiter, "streamed", False))
-        elif isinstance(message, TopicUpdated):
-            subscription = self.topics.subscribed.get(message.topic)
-            streamed = subscription is not None and subscription.streamed
         else:
             methods = self.factory.methods
-            streamed = (
-                isinstance(message, CallReceived)
-                and methods is not None
-                and bool(methods.streams(message.payload))
-            )
+            streamed = methods is not None and bool(methods.streams(message.payload))
         if streamed:
             self.streams.announced(event)
 
@@ -587,7 +580,6 @@ class UmqSession(Session, link=UmqLink):
         hook: Callable[[Update], object] | None = None,
         attachments: Sequence[Any] = (),
         timeout: float | None = None,
-        streamed: bool = False,
     ) -> Subscription:
         """Subscribe to a topic (``UM-12``, ``UM-14``).
 
@@ -597,7 +589,7 @@ class UmqSession(Session, link=UmqLink):
         ``whenStarted()`` says why.  Its ``whenEnded()`` tells that there are no more updates, and
         why.
         """
-        return self.link.topics.subscribe(request, hook, attachments, timeout, streamed)
+        return self.link.topics.subscribe(request, hook, attachments, timeout)
 
     def openTopic(self, id: str) -> Topic:
         """Return the topic ``id`` that the peer subscribed: publish to it (``UM-12``).

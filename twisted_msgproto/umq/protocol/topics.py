@@ -210,7 +210,6 @@ class Subscription(Ending):
         topics: Topics,
         number: int,
         hook: Callable[[Update], object] | None,
-        streamed: bool,
         updates: Updates | None = None,
     ) -> None:
         """``updates`` belong to somebody who outlives the session."""
@@ -219,7 +218,6 @@ class Subscription(Ending):
         self._link = topics.link
         self._number = number
         self._hook = hook
-        self.streamed = streamed
         self._borrowed = updates is not None
         self._backlog = Updates() if updates is None else updates
         self._backlog.charge(topics)
@@ -349,7 +347,6 @@ class Topics:
         hook: Callable[[Update], object] | None,
         attachments: Sequence[Any],
         timeout: float | None,
-        streamed: bool,
         updates: Updates | None = None,
     ) -> Subscription:
         """Do what a session's ``subscribe`` does; ``updates`` outlive the session."""
@@ -358,8 +355,8 @@ class Topics:
             link.standing()
             number = link.machine.subscribe()
         except UNSENT as error:
-            return Subscription(self, 0, hook, streamed, updates).never(error)
-        subscription = Subscription(self, number, hook, streamed, updates)
+            return Subscription(self, 0, hook, updates).never(error)
+        subscription = Subscription(self, number, hook, updates)
         self.subscribed[number] = subscription
         try:
             answer = link.protocol.call(request(subscription.id), attachments, timeout)
@@ -372,10 +369,8 @@ class Topics:
     def updated(self, event: TopicUpdated) -> None:
         link = self.link
         subscription = self.subscribed.get(event.topic)
-        if subscription is None:
-            link.streams.drop(event)
-        else:
-            update = Update(event.payload, event.attachments, link.streams.of(event))
+        if subscription is not None:
+            update = Update(event.payload, event.attachments)
             link._guarded(subscription.arrived, update)
 
     def closed(self, event: TopicClosed) -> None:
