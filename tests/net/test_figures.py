@@ -146,7 +146,10 @@ class Kept:
         self.clock: Any = Clock()
         self.traffic = Traffic(self.clock.seconds)
         self.factories = [SimpleNamespace(protocolName="umq", traffic=self.traffic)]
-        self.history = FlowHistory(self.clock, lambda: self.factories, lambda: self.clock.seconds())
+        self.set_back = 0.0
+        self.history = FlowHistory(
+            self.clock, lambda: self.factories, lambda: self.clock.seconds() - self.set_back
+        )
         self.history.start()
 
     def tick(self, messages: int = 0) -> None:
@@ -181,6 +184,17 @@ def test_only_the_last_15_minutes_are_kept_and_nothing_after_the_end() -> None:
     assert rest["at"] == flow["at"][-2:]
     assert rest["protocols"]["umq"]["messages_per_second"] == [1.0, 1.0]
     assert since(flow, 0) == flow
+
+
+def test_a_page_is_sent_what_is_new_though_the_clock_was_set_back() -> None:
+    kept = Kept()
+    kept.tick(5)
+    known = kept.history.figures()["at"][-1]
+    kept.set_back = 3600.0
+    for _ in range(2):
+        kept.tick(5)
+    new = since(kept.history.figures(), known)
+    assert new["protocols"]["umq"]["messages_per_second"] == [1.0, 1.0]
 
 
 def test_servers_of_one_protocol_are_added_up_and_a_new_one_has_no_past() -> None:

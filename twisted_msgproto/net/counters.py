@@ -318,7 +318,9 @@ class FlowHistory:
             if name not in self._courses:
                 self._courses[name] = _Course(len(self._at))
             self._courses[name].sample(parts, seconds)
-        self._at.append(int(self._wallClock() * 1e6))
+        at = int(self._wallClock() * 1e6)
+        # A page asks for what came after its last sample: that goes on if the clock is set back.
+        self._at.append(max(at, self._at[-1] + 1) if self._at else at)
 
     def figures(self) -> dict[str, Any]:
         """Return all samples, the oldest first, as JSON has them: ``at`` is the time of each."""
