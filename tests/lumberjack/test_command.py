@@ -110,7 +110,7 @@ class Sending(ContractCase):
         self.end(sent, *[acknowledge(2)] * 4)
 
     def test_a_connection_is_replaced_after_its_ttl__HO_17(self):
-        """LJ-15"""
+        """LJ-15: without a pause"""
         typed = Typed()
         sent = Sent(self, self.world(SafeSink()), source=typed, ttl=5)
         for count in (1, 2):
@@ -118,7 +118,8 @@ class Sending(ContractCase):
             typed.give(b"{}")
             sent.world.wait(1)
             self.assertEqual((sent.acknowledged, len(sent.world.peers)), (count, count))
-            sent.world.wait(5)
+            sent.world.wait(3.1)
+            self.assertEqual(len(sent.world.peers), count + 1)  # at once
         typed.end()
         self.assertIsNone(sent.settle().line)
 

@@ -96,10 +96,10 @@ class Queues(Peers):
         consumer.stop_reading()
         consumer.subscribe("q")
         self.turns()
-        self.assertEqual(consumer.bodies, [])
+        self.assertEqual((consumer.bodies, consumer.is_read), ([], False))
         consumer.read_on()
         self.turns()
-        self.assertEqual(consumer.bodies, numbered(1000))
+        self.assertEqual((consumer.bodies, consumer.is_read), (numbered(1000), True))
 
     def test_a_storm_of_filters_takes_many_turns(self) -> None:
         """NB-07: what nobody wanted is looked at again with each subscription"""
