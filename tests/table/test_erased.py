@@ -282,25 +282,50 @@ def test_a_table_that_keeps_its_rows_lands_and_is_compacted__RD_30(
     assert not counted_rows(local)
 
 
-def test_a_constraint_is_refused_by_its_name_and_the_rest_goes_on__RD_30(
-    local: Table, a: Gateway
-) -> None:
-    for _ in range(2):
-        a.put(10)
+CONSTRAINTS = [
+    ("offset >= 0", True),
+    ("0 <= offset AND body IS NOT NULL", True),
+    ("protocol = 'lumberjack'", True),
+    ("day > '2020-01-01'", True),
+    ("offset <= 5", False),
+    ("offset != 7", False),
+    ("protocol <> 'lumberjack'", False),
+]
+
+
+@pytest.mark.parametrize(("text", "holds"), CONSTRAINTS, ids=[text for text, _ in CONSTRAINTS])
+def test_constraints_are_kept_to__RD_30(local: Table, a: Gateway, text: str, holds: bool) -> None:
+    delta(local).alter.add_constraint({"ours": text})
+    a.put(10)
+    if holds:
         drain(opened_again(local), [a.directory])
-    bridge = loop_over(opened_again(local), [a.directory])
-    delta(local).alter.add_constraint({"ours": "offset >= 0"})
-    a.put(5)
-    line = r"nothing can land in .* its constraint ours: drop it \(ALTER TABLE … DROP CONSTRAINT\)"
-    for start in (bridge.run, lambda: drain(opened_again(local), [a.directory])):
-        with pytest.raises(TableError, match=line):
-            start()
-    erase(opened_again(local), Run.new(), offsets={a.id: [(0, 1)]})
-    assert compact(opened_again(local), Run.new()).added == 1
+        assert counted_rows(local) == expected_rows(a, 0, 11)
+        return
+    line = rf"a row \(gateway {a.id}, offset \d\) breaks the constraint ours .*DROP CONSTRAINT"
+    with pytest.raises(TableChanged, match=line):
+        drain(opened_again(local), [a.directory])
+    assert not counted_rows(local)
     delta(local).alter.drop_constraint("ours")
     drain(opened_again(local), [a.directory])
-    assert counted_rows(local) == expected_rows(a, 1, 26)
-    check_sum(local, a, 1)
+    assert counted_rows(local) == expected_rows(a, 0, 11)
+
+
+def test_a_column_that_must_not_be_null_and_is__RD_30(local: Table, a: Gateway) -> None:
+    delta(local).alter.add_constraint({"known": "client_id IS NOT NULL"})
+    with pytest.raises(TableChanged, match="breaks the constraint known"):
+        drain(opened_again(local), [a.directory])
+
+
+def test_a_constraint_that_is_not_understood_is_refused_by_its_name__RD_30(
+    local: Table, a: Gateway
+) -> None:
+    delta(local).alter.add_constraint({"odd": "offset % 2 >= 0"})
+    with pytest.raises(TableChanged, match=r"its constraint odd \(.*DROP CONSTRAINT"):
+        drain(opened_again(local), [a.directory])
+    assert verify(opened_again(local)).intact
+    delta(local).alter.drop_constraint("odd")
+    drain(opened_again(local), [a.directory])
+    assert counted_rows(local) == expected_rows(a, 0, 1)
 
 
 # -- erase -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..core.disk import Disk
 from ..core.errors import Overtaken, TableChanged, TableError
@@ -37,8 +38,10 @@ from .properties import (
     CHECKPOINT_EVERY,
     PROTOCOL,
     arrow_schema,
+    columns_of,
+    constraints_of,
+    forgetting,
     incompatible,
-    landing_refused,
     metadata_of,
     removal_refused,
     unknown_features,
@@ -48,6 +51,7 @@ from .snapshot import list_log, load, read_version
 from .storage import LOG, LocalStorage, Storage, one_line
 from .torn import mend
 
+KEYS = ("gateway", "offset")
 ATTEMPTS_MAX = 1000
 """A commit tries the next number at most this often: more writers than that are a fault."""
 
@@ -545,7 +549,9 @@ class Table:
             reason = removal_refused(self.properties)
             if reason:
                 raise TableChanged(f"no rows can be taken out of {self.location}: {reason}")
-        reason = landing_refused(self.properties, self.location) if proposal.landed else ""
+        if proposal.data_change:
+            self._check_rows(proposal.added)
+        reason = forgetting(self.properties, self.location) if proposal.landed else ""
         if reason:
             raise TableChanged(f"nothing can land in {self.location}: {reason}")
         if proposal.metadata is not None and self._metadata != proposal.metadata_before:
@@ -589,6 +595,30 @@ class Table:
                 f"{self.location} needs what this version cannot write: {', '.join(unknown)}; land "
                 "in another table, which gets all that is in the queue: --table LOCATION"
             )
+
+    def check_features(self) -> None:
+        """Raise TableChanged if rows cannot land because of what others have switched on."""
+        try:
+            constraints_of(self._metadata)
+        except TableChanged as error:
+            raise TableChanged(f"nothing can land in {self.location}: {error}") from None
+
+    def _check_rows(self, files: Sequence[DataFile]) -> None:
+        """Raise TableChanged if a row of ``files`` breaks a constraint of the table."""
+        self.check_features()
+        for constraint in constraints_of(self._metadata):
+            for file in files:
+                rows = columns_of(self._storage, file, constraint.columns, self.schema)
+                broken = rows.filter(pc.invert(constraint.holds(rows)))
+                if broken.num_rows:
+                    keys = [
+                        f"{name} {broken[name][0]}" for name in KEYS if name in rows.schema.names
+                    ]
+                    raise TableChanged(
+                        f"a row ({', '.join(keys)}) breaks the constraint {constraint.name} "
+                        f"({constraint.text}) of {self.location}: drop it (ALTER TABLE … DROP "
+                        "CONSTRAINT), or leave such rows out with where or a transform"
+                    )
 
     def _overtaken(self, what: str, commit: Commit | None) -> Overtaken:
         run = commit.run if commit else None

@@ -27,7 +27,7 @@ from .actions import Commit, Run, Torn
 from .delta_table import Table, exists
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
 from .object_storage import storage_at
-from .properties import landing_refused
+from .properties import forgetting
 from .row_offsets import KEY, FileLost, has_keys, row_groups
 from .shape import BODY, ERROR
 from .snapshot import read_version
@@ -182,10 +182,11 @@ def _plain(kind: pa.DataType) -> str:
 
 
 def check_operations(table: Table) -> None:
-    """Raise RewindNeeded when offsets may not match rows, TableError when nothing can land."""
-    reason = landing_refused(table.properties, table.location)
+    """Raise RewindNeeded when offsets may not match rows, TableError when they are forgotten."""
+    reason = forgetting(table.properties, table.location)
     if reason:
         raise TableError(f"nothing can land in {table.location}: {reason}")
+    table.check_features()
     if not table.landed():
         check_no_rows(table)
         return

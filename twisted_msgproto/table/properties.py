@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import Schema
 
-from ..core.errors import ConfigurationError
-from .actions import Metadata, ProtocolVersions
-from .storage import one_line
+from ..core.errors import ConfigurationError, TableChanged, TableError
+from .actions import DataFile, Metadata, ProtocolVersions
+from .storage import Storage, one_line
 
 PROTOCOL = ProtocolVersions(reader=1, writer=2)
 """The plainest table there is: every reader of Delta tables knows it."""
@@ -110,6 +112,115 @@ def removal_refused(properties: Mapping[str, str]) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A CHECK constraint: comparisons of a column with a literal, which all have to hold."""
+
+    name: str
+    text: str
+    terms: tuple[tuple[str, str, Any], ...]
+    """A column, how it is compared ("" with nothing: it is not null), and with what."""
+
+    @property
+    def columns(self) -> list[str]:
+        return [column for column, _, _ in self.terms]
+
+    def holds(self, rows: pa.Table) -> Any:
+        """Return for each row whether it may stand in the table; null is no value that may."""
+        found = pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
+        for column, how, value in self.terms:
+            values = rows.column(column)
+            true = COMPARED[how](values, value) if how else pc.is_valid(values)
+            found = pc.and_(found, pc.fill_null(true, False))
+        return found
+
+
+COMPARED: Mapping[str, Any] = {
+    "=": pc.equal,
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NAME = r"""(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_]\w*))"""
+_LITERAL = r"""'(?:[^']|'')*'|-?\d+(?:\.\d+)?|TRUE|FALSE"""
+_VALUE = rf"(?:(?:DATE|TIMESTAMP)\s+)?(?P<value>{_LITERAL})(?:::\w+)?"
+_HOW = r"(?P<how><=|>=|<>|!=|==|=|<|>)"
+_TERMS = [
+    re.compile(rf"\s*\(*\s*{text}\s*\)*\s*(?:AND\b|$)", re.I)
+    for text in (
+        rf"{_NAME}\s+IS\s+NOT\s+NULL",
+        rf"{_NAME}\s*{_HOW}\s*{_VALUE}",
+        rf"{_VALUE}\s*{_HOW}\s*{_NAME}",
+    )
+]
+
+
+def columns_of(
+    storage: Storage, file: DataFile, names: Sequence[str], schema: pa.Schema
+) -> pa.Table:
+    """Return columns of a file and the keys of its rows."""
+    wanted = [name for name in schema.names if name in {*names, "gateway", "offset"}]
+    try:
+        with storage.filesystem().open_input_file(file.path) as source:
+            parquet = pq.ParquetFile(source)
+            stored = [name for name in wanted if name in parquet.schema_arrow.names]
+            rows = parquet.read(columns=stored)
+    except (OSError, pa.ArrowException) as error:
+        line = one_line(error)
+        raise TableError(f"cannot read {file.path} of {storage.location}: {line}") from error
+    for name in wanted:
+        if name not in stored:  # of the partition, or of rows that do not have it
+            value = pa.scalar(file.partition.get(name), pa.string()).cast(schema.field(name).type)
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return rows
+
+
+def constraints_of(metadata: Metadata) -> list[Constraint]:
+    """Return the CHECK constraints; TableChanged for more than comparisons with literals."""
+    return [
+        _constraint(name.removeprefix(CONSTRAINT_PREFIX), text, arrow_schema(metadata))
+        for name, text in metadata.properties.items()
+        if name.startswith(CONSTRAINT_PREFIX)
+    ]
+
+
+def _constraint(name: str, text: str, schema: pa.Schema) -> Constraint:
+    terms, at = [], 0
+    while at < len(text):
+        found = next((one for term in _TERMS if (one := term.match(text, at))), None)
+        try:
+            # An AND at the end has nothing behind it, and what is no AND has nothing behind it.
+            if found is None or found[0].upper().endswith("AND") == (found.end() == len(text)):
+                raise ValueError(text)
+            terms.append(_term(found, schema))
+        except (ValueError, KeyError, pa.ArrowException):
+            raise TableChanged(
+                f"its constraint {name} ({text}) is more than comparisons of a column with a "
+                "literal: drop it (ALTER TABLE … DROP CONSTRAINT), or land in a table without it"
+            ) from None
+        at = found.end()
+    return Constraint(name, text, tuple(terms))
+
+
+def _term(found: re.Match[str], schema: pa.Schema) -> tuple[str, str, Any]:
+    parts = found.groupdict()
+    column = parts["quoted"] or parts["plain"]
+    kind = schema.field(column).type
+    if "how" not in parts:
+        return column, "", None
+    text, how = parts["value"], parts["how"]
+    if text.startswith("'"):
+        text = text[1:-1].replace("''", "'")
+    if found.start("value") < found.start("how"):
+        how = _SWAPPED.get(how, how)
+    return column, how, pa.scalar(text).cast(kind)
+
+
 KEPT_TO = frozenset(
     {"delta.appendOnly", "delta.deletedFileRetentionDuration"}
     | {"delta.enableExpiredLogCleanup", "delta.logRetentionDuration"}
@@ -135,25 +246,15 @@ def check_properties(properties: Mapping[str, str]) -> None:
             )
 
 
-def landing_refused(properties: Mapping[str, str], location: str) -> str:
-    """Return why nothing can land in a table with these properties; empty if it can.
-
-    Its checkpoints may forget places, or its rows have to be checked.
-    """
-    if FORGETTING.lower() in {name.lower() for name in properties}:
-        return (
-            f"its property {FORGETTING} makes checkpoints forget how far gateways have landed, so "
-            "that their rows would land twice; remove the property, and see with 'msgproto table "
-            f"verify {quote(location)}' that every gateway still has its place"
-        )
-    for name in properties:
-        if name.startswith(CONSTRAINT_PREFIX):
-            return (
-                "rows are not checked against its constraint "
-                f"{name.removeprefix(CONSTRAINT_PREFIX)}: drop it (ALTER TABLE … DROP CONSTRAINT), "
-                "and have readers or a transform leave such rows out"
-            )
-    return ""
+def forgetting(properties: Mapping[str, str], location: str) -> str:
+    """Return why a table with these properties may forget places; empty when it keeps them."""
+    if FORGETTING.lower() not in {name.lower() for name in properties}:
+        return ""
+    return (
+        f"its property {FORGETTING} makes checkpoints forget how far gateways have landed, so that "
+        "their rows would land twice; remove the property, and see with 'msgproto table verify "
+        f"{quote(location)}' that every gateway still has its place"
+    )
 
 
 def incompatible(ours: Metadata, theirs: Metadata) -> str:
