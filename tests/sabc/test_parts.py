@@ -250,7 +250,7 @@ def test_an_option_refuses_what_is_too_large() -> None:
     events = server.receive(msg(b"x" * 280, msg_id="1") + sides.HOLA, NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert errors(server)[0][:2] == ("413", "1")
-    assert server.unanswered == 1
+    assert server.snapshot()["unanswered"] == 1
 
 
 def test_a_message_is_too_large_as_soon_as_it_is__SA_22() -> None:

@@ -130,10 +130,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         return len(self._pending)
 
     @property
-    def unanswered(self) -> int:
-        return len(self._unanswered)
-
-    @property
     def room(self) -> int:
         return self._pending.limit - len(self._pending)
 
