@@ -418,7 +418,10 @@ class HandShake(SynchronousTestCase):
         server = UmqServerFactory(clock=clock)
         server.protocol = Attached
         client = UmqClientFactory(
-            "ws://server:5048/", hello="me", helloAttachments=[b"a", b"b" * 65536], clock=clock
+            "ws://server:5048/",
+            hello="me",
+            helloAttachments=iter([b"a", b"b" * 65536]),
+            clock=clock,
         )
         welcomed = {"welcomed": lambda self, welcome: welcomes.append(welcome)}
         client.protocol = type("Welcomed", (client.protocol,), welcomed)

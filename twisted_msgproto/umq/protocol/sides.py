@@ -332,11 +332,11 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         self.webSocket: WebSocketClientFactory = WebSocketClientFactory(
             self, super().buildProtocol, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
         )
-        ready = [body for body in helloAttachments if not isinstance(body, Deferred)]
+        self.helloAttachments: Sequence[Any] = tuple(helloAttachments)
+        ready = [body for body in self.helloAttachments if not isinstance(body, Deferred)]
         Client(self.limits).hello(hello, ready)  # a trial
         expect("methods", methods, "a MethodRegistry", isinstance(methods, MethodRegistry | None))
         self.hello = hello
-        self.helloAttachments = helloAttachments
         self.methods = methods
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
