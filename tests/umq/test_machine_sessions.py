@@ -199,7 +199,7 @@ def test_the_time_of_a_call_runs_from_when_the_peer_has_read_it():
     machine = client()
     taken = 0.0
     machine.taken_at = lambda now: taken
-    machine.call("ours", waiter="ours", deadline=60.0, seconds=60.0)
+    machine.call("ours", waiter="ours", deadline=60.0, own=False)
     machine.call("own", waiter="own", deadline=60.0)
     taken = 59.0
     assert [event.waiter for event in machine.advance(60.0)] == ["own"]

@@ -150,7 +150,7 @@ class Pending(Generic[K, W]):
     A timer without a clock: ask ``next_deadline()``, come back then, and call ``expire(now)``.
     """
 
-    __slots__ = ("_deadlines", "_waiters", "limit")
+    __slots__ = ("_deadlines", "_own", "_waiters", "limit")
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
@@ -158,6 +158,7 @@ class Pending(Generic[K, W]):
         self.limit: int = limit
         self._waiters: dict[K, W] = {}
         self._deadlines: ManyDeadlines[K] = ManyDeadlines()
+        self._own: set[K] | None = None  # of whose deadlines none is moved; most need none
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -169,9 +170,9 @@ class Pending(Generic[K, W]):
     def full(self) -> bool:
         return len(self._waiters) >= self.limit
 
-    def add(self, key: K, waiter: W, deadline: float | None = None) -> None:
-        """Let ``waiter`` wait for ``key`` until ``deadline`` (None: for ever).  LimitExceeded when
-        full, ValueError when somebody waits for ``key`` already.
+    def add(self, key: K, waiter: W, deadline: float | None = None, *, own: bool = False) -> None:
+        """Let ``waiter`` wait for ``key`` until ``deadline`` (None: for ever), in any case if it is
+        its ``own``.  LimitExceeded when full, ValueError when somebody waits for ``key`` already.
         """
         waiters = self._waiters
         if key in waiters:
@@ -181,19 +182,34 @@ class Pending(Generic[K, W]):
         waiters[key] = waiter
         if deadline is not None:
             self._deadlines.set(key, deadline)
+        if own:
+            self._own = self._own or set()
+            self._own.add(key)
 
     def get(self, key: K) -> W | None:
         return self._waiters.get(key)
 
     def resolve(self, key: K) -> W | None:
         self._deadlines.clear(key)
+        if self._own:
+            self._own.discard(key)
         return self._waiters.pop(key, None)
 
     def next_deadline(self) -> float | None:
         return self._deadlines.next
 
-    def expire(self, now: float) -> list[tuple[K, W]]:
-        return [(key, self._waiters.pop(key)) for key in self._deadlines.due(now)]
+    def expire(self, now: float, later: float = 0.0) -> list[tuple[K, W]]:
+        """Remove and return who has waited long enough.  Those whose deadline is not their own wait
+        until ``later``, if that is after ``now``.
+        """
+        expired = []
+        for key in self._deadlines.due(now):
+            if later > now and key not in (self._own or ()):
+                self._deadlines.set(key, later)
+            else:
+                expired.append((key, self._waiters[key]))
+                self.resolve(key)
+        return expired
 
     def keys(self) -> list[K]:
         return list(self._waiters)
@@ -201,5 +217,6 @@ class Pending(Generic[K, W]):
     def drain(self) -> list[tuple[K, W]]:
         drained = list(self._waiters.items())
         self._waiters.clear()
+        self._own = None
         self._deadlines.clear_all()
         return drained

@@ -234,6 +234,7 @@ LIMITS: Final = (
     Limit("calls", 1024, "calls", "of the peer, not answered yet (UM-20)", 1),
     Limit("calls-bytes", 64 << 20, "bytes", "such calls, with attachments (UM-20)", 1),
     Limit("own-calls", 4096, "calls", "of ours, not answered yet (UM-20)", 1),
+    Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
     Limit("callbacks", 1024, "callbacks", "registered here (UM-20)", 1),
     Limit("topics", 1024, "topics", "the peer subscribed here (UM-20)", 1),
     Limit("own-subscriptions", 1024, "topics", "we subscribed (UM-20)", 1),

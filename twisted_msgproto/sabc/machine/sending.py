@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ...core.connection import Connection
@@ -55,7 +55,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     """
 
     __slots__ = (
-        "_fixed",
         "_framed",
         "_limits",
         "_machine",
@@ -111,7 +110,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._unsettled = 0  # send-only messages that the application works on
         self._pending: Pending[str, object] = Pending(limits.integer("outstanding-requests"))
         self.taken_at: Callable[[float], float] = _never
-        self._fixed: Collection[str] = ()  # requests that have a time of their own
         self._number = 0
         self._sending = 0  # originals of ours whose last part was not sent
 
@@ -257,17 +255,8 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     def _await_answer(self, id: str, waiter: object, now: float, seconds: float | None) -> None:
         deadline = now + (self._response_seconds if seconds is None else seconds)
-        self._pending.add(id, waiter, deadline)
-        if seconds is not None:
-            self._fix(id)
+        self._pending.add(id, waiter, deadline, own=seconds is not None)
         self.deadlines.no_later("answer", deadline)
-
-    def _fix(self, id: str) -> None:
-        if not isinstance(self._fixed, set):  # most sessions need none
-            self._fixed = set()
-        self._fixed.add(id)
-        if len(self._fixed) > 2 * len(self._pending) + 64:  # those of answered ones, too
-            self._fixed = {id for id in self._fixed if id in self._pending}
 
     def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
         """Send a message that wants no answer; its id (``SA-17``).  Raises as ``request`` does."""

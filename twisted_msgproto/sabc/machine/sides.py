@@ -136,13 +136,7 @@ class Side(Listener[S]):
         self._fail(TIMED_OUT, Fault("connect-seconds", "no session in time"), events)
 
     def _answers_expired(self, now: float, events: list[Event]) -> None:
-        expired = []
-        for id, waiter in self._pending.expire(now):
-            later = 0.0 if id in self._fixed else self.taken_at(now) + self._response_seconds
-            if later > now:
-                self._pending.add(id, waiter, later)
-            else:
-                expired.append((id, waiter))
+        expired = self._pending.expire(now, self.taken_at(now) + self._response_seconds)
         if expired:
             events.append(
                 RequestsTimedOut([id for id, _ in expired], [waiter for _, waiter in expired])

@@ -70,7 +70,6 @@ UNKNOWN_TOPICS: Final = 64
 class OwnCall:
     waiter: object
     answer: Announcement | None = None  # of its attachments
-    seconds: float = 0.0  # after the peer has read the call; 0: its deadline is fixed
 
 
 class Peer(Callee):
@@ -153,13 +152,13 @@ class Peer(Callee):
         *,
         waiter: object = None,
         deadline: float | None = None,
-        seconds: float = 0.0,
+        own: bool = True,
     ) -> int:
         """Call the peer, or what it registered as ``callback``; return the call's number.
 
         The answer's event carries ``waiter`` (``UM-09``, ``UM-11``).  ``deadline`` is when
-        CallExpired comes instead; with ``seconds`` not before that many have passed in which the
-        peer read nothing of ours.
+        CallExpired comes instead; if it is not the call's ``own``, not before ``call-seconds`` have
+        passed in which the peer took nothing of ours.
         """
         self._sending()
         kind: type[Frame] = Call
@@ -167,7 +166,7 @@ class Peer(Callee):
             kind, payload = Callback, base36(callback) + ":" + payload
         number = self._last_call + 1
         pending = self._pending
-        pending.add(number, OwnCall(waiter, None, seconds), deadline)
+        pending.add(number, OwnCall(waiter), deadline, own=own and deadline is not None)
         try:
             self._send(kind, base36(number), payload, attachments)
         except BaseException:
@@ -213,11 +212,8 @@ class Peer(Callee):
         self._give(ErrorReceived(number, call.waiter, frame.payload), events)
 
     def _calls_expired(self, now: float, events: list[Event]) -> None:
-        for number, call in self._pending.expire(now):
-            later = call.seconds and self.taken_at(now) + call.seconds
-            if later > now:
-                self._pending.add(number, call, later)
-                continue
+        later = self.taken_at(now) + self._limits["call-seconds"]
+        for number, call in self._pending.expire(now, later):
             if call.answer is not None:
                 self._incoming.forget(call.answer)
             events.append(CallExpired(number, call.waiter))

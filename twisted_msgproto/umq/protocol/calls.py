@@ -340,10 +340,10 @@ class Calls:
         link.lookRoom(payload, *bodies)
         answer = PendingCall(self._cancelled)
         answer.streamed = streamed
-        seconds = self._seconds if timeout is None else 0.0
-        deadline = now + (seconds or timeout or 0.0)
+        own = timeout is not None
+        deadline = now + (self._seconds if timeout is None else timeout)
         answer.number = link.machine.call(
-            payload, bodies, callback, waiter=answer, deadline=deadline, seconds=seconds
+            payload, bodies, callback, waiter=answer, deadline=deadline, own=own
         )
         link.topics.called()
         link.flush()

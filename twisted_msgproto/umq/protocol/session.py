@@ -56,7 +56,6 @@ LIMITS: Final = (
     *WEBSOCKET_LIMITS,
     *LOGIN_LIMITS,
     *terms.LIMITS,
-    Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
     Limit("topic-queue-bytes", 1 << 20, "bytes", "unread by a subscriber, then D (UM-21)"),
     Limit("backlog-bytes", 16 << 20, "bytes", "updates not taken yet: reading pauses", 1),
 )
