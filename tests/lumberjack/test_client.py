@@ -131,6 +131,8 @@ class Settings(LoggedCase):
             LumberjackShipper(self.clock, [])
         with self.assertRaises(ConfigurationError):
             LumberjackShipper(self.clock, ["nonsense"])
+        with self.assertRaisesRegex(TypeError, "endpoints: a list of endpoints is expected"):
+            LumberjackShipper(self.clock, "tcp:127.0.0.1:5044")  # and not of its letters
 
 
 # ── The shipper ─────────────────────────────────────────────────────────────────────────────────

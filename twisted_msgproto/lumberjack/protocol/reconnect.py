@@ -47,6 +47,7 @@ from ...net.clients.reconnect import (
     ReconnectState,
 )
 from ...net.deferreds import ProducerControl, fail_all
+from ...net.factory import expect
 from ...net.limit_types import LumberjackClientLimits, ReconnectLimits
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, PreparedBatch
 from .sides import (
@@ -235,6 +236,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
 
         Raises ConfigurationError for a setting that makes no sense.
         """
+        expect("endpoints", endpoints, "a list of endpoints", not isinstance(endpoints, str))
         self.random = random
         if factory is None:
             factory = LumberjackClientFactory(
