@@ -26,6 +26,7 @@ from tests.net.test_websocket import (
     frames,
     lose,
     server,
+    server_with,
 )
 from twisted_msgproto.core.errors import ConfigurationError, ProtocolViolation
 from twisted_msgproto.net.clients.client_endpoints import parse_address
@@ -520,6 +521,17 @@ def test_those_who_connected_together_are_not_pinged_together__NB_07() -> None:
     """NB-07: after a restart ten thousand peers connect at once; their pings were one turn."""
     firsts = [pinged(chance, 50, 60, answers=True)[0][0] for chance in (0.0, 0.5, 0.9)]
     assert firsts == [50, 38, 28]
+
+
+def test_what_is_due_within_half_a_second_is_one_turn__NB_11() -> None:
+    """Else a server of ten thousand idle peers would need more than a hundredth of a processor."""
+    with patch.object(websocket_frames, "random", lambda: 0.0):
+        first, _, clock = server(websocket_ping_seconds=10)
+        clock.advance(0.3)
+        second, _ = server_with(first.factory)
+        assert [call.getTime() for call in clock.getDelayedCalls()] == [10.0, 10.0]
+        for connection in (first, second):
+            lose(connection)
 
 
 def test_a_peer_that_cannot_be_pinged_is_dropped_all_the_same__NB_07() -> None:
