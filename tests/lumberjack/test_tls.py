@@ -53,32 +53,19 @@ class Case(TestCase):
 
 
 class EndpointStrings(Case):
-    def both(self, name):
-        path = self.directory / name
-        path.write_bytes(self.server.key.read_bytes() + self.server.cert.read_bytes())
-        return path
-
-    async def test_tls(self):
-        """LJ-01: Twisted's ``tls:`` string, a directory of certificates by host name."""
-        (self.directory / "pems").mkdir()
-        pems = self.both("pems/localhost.pem").parent
-        self.assertEqual(await self.names(f"tls:{pems}:0:interface=127.0.0.1", None), [None])
-
     async def test_key_and_chain_may_stand_in_other_files(self):
         """LJ-01: one file for key and certificate; several authorities; a chain to show."""
         other = Authority(self.directory, "other")
+        both = self.directory / "both.pem"
+        both.write_bytes(self.server.key.read_bytes() + self.server.cert.read_bytes())
         trusted = self.directory / "trusted.pem"
         trusted.write_bytes(b"words\n" + other.cert.read_bytes() + self.authority.cert.read_bytes())
         names = await self.names(
-            f"mtls:0:privateKey={self.both('both.pem')}:caCerts={trusted}:interface=127.0.0.1"
+            f"mtls:0:privateKey={both}:caCerts={trusted}:interface=127.0.0.1"
             f":extraCertChain={self.authority.cert}",
             other.client("web-2"),
         )
         self.assertEqual(names, ["O=Example,CN=web-2"])
-
-    async def test_peer_takes_who_shows_none(self):
-        """LJ-01."""
-        self.assertEqual(await self.names(self.mtls("peer"), None), [None])
 
 
 def whose(*parts):
@@ -278,8 +265,6 @@ class Strings(SynchronousTestCase):
         good = ("0", "privateKey={key}", "certKey={cert}", "caCerts={ca}")
         empty = self.directory / "empty.pem"
         empty.write_bytes(b"")
-        locked = self.directory / "locked.pem"
-        locked.write_bytes(LOCKED_KEY)
         for parts, words in (
             ((), "missing"),
             (("x", *good[1:]), "port is a number from 0 to 65535, not 'x'"),
@@ -292,15 +277,8 @@ class Strings(SynchronousTestCase):
             ((*good[:3], "caCerts=/nowhere"), "caCerts: cannot read /nowhere: No such file"),
             ((*good[:3], f"caCerts={empty}"), "caCerts: nothing usable in"),
             (("0", "privateKey={cert}", *good[2:]), "privateKey: nothing usable in"),
-            (("0", f"privateKey={locked}", *good[2:]), "has a passphrase; without one it is"),
             (("0", "privateKey={other}", *good[2:]), "is not the key of the certificate in"),
         ):
             line = self.complaint(*parts)
             self.assertIn("bad endpoint 'mtls", line)
             self.assertIn(words, line)
-
-
-LOCKED_KEY = b"""-----BEGIN ENCRYPTED PRIVATE KEY-----
-MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBCa
------END ENCRYPTED PRIVATE KEY-----
-"""
