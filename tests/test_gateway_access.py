@@ -1,29 +1,19 @@
-"""[[access]] in a gateway.toml: checked, shown, and kept by a process with two users."""
+"""[[access]] in a gateway.toml: checked, shown, and given to every server."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
-from twisted.internet import reactor
-from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import clientFromString
 from twisted.internet.task import Clock
 from twisted.python import usage
-from twisted.trial.unittest import TestCase
 
-from tests.tools.processes import PATIENCE_SECONDS, Launcher, launching, msgproto
-from tests.tools.queues import rows
+from tests.tools.processes import msgproto
 from twisted_msgproto import Access
-from twisted_msgproto.core.errors import ConfigurationError, Refused
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, make_gateway
-from twisted_msgproto.micromsg2 import MicroMsg2Client, MicroMsg2ClientFactory, Offer, Proposal
 from twisted_msgproto.registry import PROTOCOLS, load
-from twisted_msgproto.umq import call_method, connect
 
 RULES = """
 [[access]]
@@ -67,16 +57,6 @@ def test_every_server_of_the_file_has_the_rules() -> None:
 def test_without_rules_nobody_is_asked() -> None:
     gateway = make_gateway(configuration("\n".join(f"[{name}]" for name in PROTOCOLS)), Clock())
     assert [factory.authoriser for factory in gateway.factories] == [None] * len(PROTOCOLS)
-
-
-def test_what_is_shown_can_be_read_back() -> None:
-    first = configuration(RULES + "[umq]\n[micromsg2]\n")
-    shown = "\n".join(first.lines())
-    assert "[[access]]" in shown
-    again = configuration(shown)
-    assert "\n".join(again.lines()) == shown
-    assert again.access is not None and first.access is not None
-    assert again.access.rules == first.access.rules
 
 
 @pytest.mark.parametrize(
@@ -199,112 +179,3 @@ def test_a_protocol_that_never_asks_is_not_run_beside_rules(
     monkeypatch.setattr(options.serverFactory, "actions", frozenset())
     with pytest.raises(ConfigurationError, match=r"\[umq\]: umq does not ask who may what"):
         configuration(RULES + "[umq]\n")
-
-
-# ── a process ───────────────────────────────────────────────────────────────────────────────────
-
-FILE = (
-    RULES
-    + """
-[queue]
-directory = "spool"
-
-[micromsg2]
-endpoint = "tcp:0:interface=127.0.0.1"
-
-[umq]
-endpoint = "tcp:0:interface=127.0.0.1"
-auth = "file:users"
-"""
-)
-
-
-class Hearing(MicroMsg2Client):
-    def connectionMade(self) -> None:
-        self.bodies: list[bytes] = []
-        self.came: Deferred[None] = Deferred()
-        super().connectionMade()
-
-    def messageReceived(self, message: Any) -> None:
-        self.bodies.append(message.body)
-        if not self.came.called:
-            self.came.callback(None)
-
-
-class TwoUsers(TestCase):
-    """A gateway process on loopback, with users ``ada`` and ``bob``."""
-
-    timeout = 2 * PATIENCE_SECONDS
-
-    def setUp(self) -> None:
-        directory = Path(self.mktemp()).absolute()
-        directory.mkdir(parents=True)
-        (directory / "gateway.toml").write_text(FILE)
-        (directory / "users").write_text("ada:one\nbob:two\n")
-        stack = contextlib.ExitStack()
-        self.addCleanup(stack.close)
-        self.launch: Launcher = stack.enter_context(launching(directory))
-        self.gateway = self.launch("gateway", "--config", "gateway.toml")
-
-    async def micromsg2(self, name: str) -> Hearing:
-        offers = (Offer("batch-ack", {"max-count": "1"}), Offer("pub-sub"))
-        factory = MicroMsg2ClientFactory(proposal=Proposal(identity=name, optional=offers))
-        factory.protocol = Hearing  # type: ignore[assignment]
-        endpoint = clientFromString(reactor, self.gateway.address("micromsg2"))
-        client: Any = await endpoint.connect(factory)
-        self.addCleanup(client.close)
-        await client.whenEstablished()
-        return client  # type: ignore[no-any-return]
-
-    async def umq(self, name: str, password: str) -> Any:
-        where = self.gateway.address("umq").removeprefix("tcp:")
-        client = await connect(f"ws://{where}/", hello=f"{name}:{password}")
-        self.addCleanup(client.close)
-        return client
-
-    async def refused(self, asked: Any, code: object) -> None:
-        with self.assertRaises(Refused) as raised:
-            await asked
-        self.assertEqual(raised.exception.code, code)
-
-    def test_each_may_do_what_the_rules_say_and_nothing_else_is_stored(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self.each_may())
-
-    async def each_may(self) -> None:
-        ada, bob = await self.micromsg2("ada"), await self.micromsg2("bob")
-        secret = await bob.subscribe("topic/secret")
-        self.assertEqual(await secret.whenEnded(), "refused")
-        await bob.subscribe("topic/prices")
-        await self.refused(bob.send("orders", b"bob's"), "refused")
-        await self.refused(ada.send("topic/secret", b"secret"), "refused")
-        await ada.send("orders", b"1")
-        await ada.send("topic/prices", b"2")
-        await bob.came
-        self.assertEqual(bob.bodies, [b"2"])
-
-        one, two = await self.umq("ada", "one"), await self.umq("bob", "two")
-        await self.refused(call_method(two, "measure", 3), 1)
-        await self.refused(call_method(two, "publish", "orders", "bob's"), 1)
-        await self.refused(call_method(one, "other", 3), 1)
-        self.assertTrue((await call_method(one, "measure", 3)).durable)
-        self.assertEqual(await call_method(one, "publish", "orders", "x"), 0)
-
-        for client in (ada, bob, one, two):
-            await client.close()
-        self.assertEqual(self.gateway.end(), -signal.SIGTERM)
-        stored = [(row["protocol"], row["client_id"], row["destination"]) for row in self.rows()]
-        self.assertEqual(
-            stored,
-            [
-                ("micromsg2", "ada", "orders"),
-                ("micromsg2", "ada", "topic/prices"),
-                ("umq", "ada", "measure"),
-                ("umq", "ada", "publish"),
-            ],
-        )
-        self.assertEqual(self.gateway.output.count("'bob' may not publish to 'orders'"), 2)
-        self.assertEqual(self.gateway.output.count("'bob' may not call 'measure'"), 1)
-        self.assertNotIn("Traceback", self.gateway.output)
-
-    def rows(self) -> list[dict[str, Any]]:
-        return rows(self.launch.directory / "spool")

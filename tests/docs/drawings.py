@@ -22,7 +22,6 @@ LINE = 18
 
 INK, PALE, GROUND, EDGE = "#1f2933", "#52606d", "#ffffff", "#9aa5b1"
 MONOSPACED = "DejaVu Sans Mono, Menlo, Consolas, monospace"
-SANS = "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, Helvetica, Arial, sans-serif"
 LANES = ["#0b6e99", "#b4540a", "#4d7c0f", "#7c3aed", "#be123c", "#0f766e", "#92400e", "#475569"]
 """Each target of arrows has a colour of its own; all are dark enough on white."""
 
@@ -33,9 +32,6 @@ DARK = {
     EDGE: "#52606d",
     "#f5f7fa": "#1f2630",
     "#fafbfc": "#1b212a",
-    "#e8f1f8": "#17304a",
-    "#e3f3e6": "#16382a",
-    "#fdf0e1": "#44290f",
     "#0b6e99": "#5cc3f0",
     "#b4540a": "#f5a35c",
     "#4d7c0f": "#a3d65c",
@@ -55,7 +51,6 @@ class Drawing:
     title: str
     width: float = 0
     height: float = 0
-    family: str = MONOSPACED
     parts: list[str] = field(default_factory=list)
 
     def text(
@@ -66,17 +61,14 @@ class Drawing:
         *,
         colour: str = INK,
         bold: bool = False,
-        middle: bool = False,
         size: int = 12,
     ) -> None:
         style = ' font-weight="bold"' if bold else ""
-        style += ' text-anchor="middle"' if middle else ""
         self.parts.append(
             f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}"{style}>'
             f"{escape(text)}</text>"
         )
-        half = CHARACTER * size / 12 * len(text)
-        self.reach(x + (half / 2 if middle else half), y)
+        self.reach(x + CHARACTER * size / 12 * len(text), y)
 
     def box(
         self, x: float, y: float, width: float, height: float, *, fill: str = "#f5f7fa"
@@ -134,7 +126,7 @@ class Drawing:
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
                 f'width="{width}" height="{height}" role="img" '
-                f'font-family="{self.family}">',
+                f'font-family="{MONOSPACED}">',
                 f"<title>{escape(self.title)}</title>",
                 f"<style>@media (prefers-color-scheme: dark) {{{self.dark()}}}</style>",
                 f'<rect width="{width}" height="{height}" rx="8" fill="{GROUND}"/>',
@@ -198,146 +190,4 @@ def machine(table: Mapping[Any, Mapping[type, Any]], initial: Enum, title: str) 
             drawing.line([(right, start), (x, start)], colour=colour[target])
             drawing.dot(x, start, colour=colour[target], radius=2.5)
         drawing.line([(x, end), (right + 1, end)], colour=colour[target], arrow=True)
-    return drawing.svg()
-
-
-BYTE = 22
-"""A byte of a file is this wide."""
-
-BYTES_A_ROW = 32
-
-
-def octets(drawing: Drawing, y: float, fields: Sequence[tuple[str, int]], fill: str) -> float:
-    """Draw the fields of a header, each with its place and as wide as it is long; return the end.
-
-    ``fields`` are names and bytes.  A field that crosses the end of a row is cut in two boxes.
-    """
-    left, high, at = 20, 44, 0
-    for name, length in fields:
-        first = True
-        while length:
-            row, column = divmod(at, BYTES_A_ROW)
-            part = min(length, BYTES_A_ROW - column)
-            x, top = left + column * BYTE, y + row * (high + 20)
-            drawing.box(x, top + 14, part * BYTE, high, fill=fill)
-            drawing.text(x + 2, top + 10, str(at), size=10, colour=PALE)
-            if first:
-                middle = x + part * BYTE / 2
-                drawing.text(middle, top + 33, name, middle=True, size=11, bold=True)
-                drawing.text(middle, top + 49, f"{length}", middle=True, size=11, colour=PALE)
-            at, length, first = at + part, length - part, False
-    return y + ((at - 1) // BYTES_A_ROW + 1) * (high + 20)
-
-
-def queue_format(
-    header: Sequence[tuple[str, int]],
-    frame: Sequence[tuple[str, int]],
-    end: Sequence[tuple[str, int]],
-) -> str:
-    """Draw a queue's files: segments and their frames, both headers, and the published end."""
-    drawing = Drawing(
-        "The files of a queue: segments of frames, and the published end", family=SANS
-    )
-    left, wide = 20, BYTES_A_ROW * BYTE
-    drawing.text(left, 34, "00000000000000000000.segment", bold=True, size=14)
-    drawing.text(left + 296, 34, "appended to; the next one begins at 64 MiB", colour=PALE)
-    blocks = [
-        ("header", 90, "#fdf0e1"),
-        ("lineage", 80, "#e8f1f8"),
-        ("frame", 150, "#e3f3e6"),
-        ("frame", 220, "#e3f3e6"),
-        ("frame …", 164, "#e3f3e6"),
-    ]
-    x: float = left
-    for name, width, fill in blocks:
-        drawing.box(x, 48, width, 40, fill=fill)
-        drawing.text(x + width / 2, 72, name, middle=True)
-        x += width
-    end_of = left + 90 + 80 + 150 + 220
-    drawing.line([(end_of, 118), (end_of, 89)], arrow=True, colour=LANES[2])
-    drawing.text(end_of, 132, "published end: readers stop here", middle=True, colour=LANES[2])
-    y: float = 168
-    drawing.text(left, y, "The header of a segment", bold=True, size=14)
-    y = octets(drawing, y + 8, header, "#fdf0e1")
-    y += 26
-    drawing.text(left, y, "A frame: what was encoded together", bold=True, size=14)
-    y = octets(drawing, y + 8, frame, "#e3f3e6")
-    shares = [("runs: what messages share", 0.4), ("columns: what differs", 0.6)]
-    x = left
-    for name, share in shares:
-        drawing.box(x, y + 2, share * wide, 40)
-        drawing.text(x + share * wide / 2, y + 27, name, middle=True)
-        x += share * wide
-    y += 78
-    drawing.text(left, y, "end", bold=True, size=14)
-    told = "written over in place after the sync of each group"
-    drawing.text(left + 44, y, told, colour=PALE)
-    octets(drawing, y + 8, end, "#e8f1f8")
-    return drawing.svg()
-
-
-FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
-    (
-        "3  programs",
-        [
-            ("cli", "msgproto's sub-commands"),
-            ("gateway", "twistd msgproto: many servers"),
-            ("testing extend", "for tests and protocols of users"),
-        ],
-    ),
-    (
-        "2  Twisted",
-        [
-            ("lumberjack micromsg2 sabc umq mtl", "a folder for each protocol"),
-            ("net", "link, sessions, wires, logins, sink"),
-        ],
-    ),
-    (
-        "1  queue and Spark",
-        [
-            ("spark", "bridge, data source"),
-            ("table", "Delta log, commits, verify"),
-            ("queue", "files, writer, readers"),
-        ],
-    ),
-    ("0  pure", [("registry", "the list of protocols"), ("core", "machines, messages, limits")]),
-]
-"""The rooms of the package by floor: who stands higher may import who stands lower."""
-
-
-def house(imports: Mapping[str, set[str]]) -> str:
-    """Draw the rooms by floor; ``imports`` says which rooms each one imports."""
-    drawing = Drawing("The rooms of twisted_msgproto and what they import", family=SANS)
-    left, wide, high, gap, y = 190, 258, 104, 16, 20
-    for floor, rooms in FLOORS:
-        drawing.text(16, y + high / 2, floor, bold=True, colour=PALE)
-        span = (3 * (wide + gap) - gap * len(rooms)) / len(rooms)
-        for place, (names, what) in enumerate(rooms):
-            x = left + place * (span + gap)
-            drawing.box(x, y, span, high, fill="#e8f1f8" if floor[0] in "23" else "#e3f3e6")
-            drawing.text(x + 10, y + 22, names, bold=True, size=13 if len(names) < 20 else 12)
-            drawing.text(x + 10, y + 40, what, colour=PALE, size=11)
-            used = set().union(*(imports.get(name, set()) for name in names.split()))
-            used -= set(names.split())
-            listed = [name for _, row in FLOORS for name, _ in row if used & set(name.split())]
-            told = ", ".join(
-                "the protocols" if name.startswith("lumberjack") else name.replace(" ", ", ")
-                for name in listed
-            )
-            text = f"imports {told}" if told else "imports nothing of ours"
-            for number, line in enumerate(textwrap.wrap(text, int((span - 16) / 6.8))):
-                drawing.text(x + 10, y + 60 + 15 * number, line, size=11)
-        y += high + gap
-    drawing.text(
-        left,
-        y + 12,
-        "Protocols never import each other. Inside one: wire ← terms ← machine are pure;",
-        colour=PALE,
-    )
-    drawing.text(
-        left,
-        y + 30,
-        "protocol and application are on floor 2, service and command (which use cli) on floor 3.",
-        colour=PALE,
-    )
     return drawing.svg()

@@ -9,20 +9,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from struct import Struct, calcsize
 from types import ModuleType
 from typing import Any
-
-import grimp
 
 from tests.core.broker.world import QUEUED
 from tests.docs import drawings
 from twisted_msgproto import registry
-from twisted_msgproto.queue import format as formats
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 DIRECTORY = DOCS / "machines"
@@ -96,49 +91,10 @@ def page(protocol: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rooms_imports() -> dict[str, set[str]]:
-    """Return which rooms of the package each room imports; a module at its top is a room, too."""
-    found: dict[str, set[str]] = {}
-    graph = grimp.build_graph("twisted_msgproto", cache_dir=None)
-    for module in graph.modules:
-        room = module.split(".")[1:2] or ["__init__"]
-        for name in graph.find_modules_directly_imported_by(module):
-            found.setdefault(room[0], set()).update(name.split(".")[1:2])
-    return {room: used - {room} for room, used in found.items()}
-
-
-FIELDS = {
-    "header": (
-        [formats.SEGMENT_HEADER, formats.CHECKSUM],
-        "magic,version,size,queue id,seed,first offset,zero,CRC-32",
-    ),
-    "frame": (
-        [formats.FRAME_HEADER],
-        "marker,CRC header,CRC payload,payload size,first offset,messages,runs size",
-    ),
-    "end": (
-        [formats.END, formats.CHECKSUM],
-        "magic,end,segment,bytes in it,CRC-32",
-    ),
-}
-"""The layouts that the queue's code reads and writes, and what their fields are called."""
-
-
-def fields(layouts: Iterable[Struct], names: str) -> list[tuple[str, int]]:
-    """Return the fields of layouts that follow each other: names and bytes."""
-    kinds = re.findall(r"\d+s|[A-Z]", "".join(layout.format.lstrip("<") for layout in layouts))
-    sizes = [calcsize(f"<{kind}") for kind in kinds]
-    return list(zip(names.split(","), sizes, strict=True))
-
-
 def general() -> dict[str, str]:
     """Return the pictures that belong to no protocol, by file name below docs/."""
     letter = drawings.machine(QUEUED, initial(QUEUED), "The broker: what may happen to a message")
     return {
-        "house.svg": drawings.house(rooms_imports()),
-        "queue-format.svg": drawings.queue_format(
-            **{name: fields(layouts, names) for name, (layouts, names) in FIELDS.items()}
-        ),
         "machines/broker-message.svg": letter,
     }
 
