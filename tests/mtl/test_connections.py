@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import itertools
 import os
@@ -516,6 +517,26 @@ def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> N
             assert not admission.connections
             admission.happened([accepted(one, endpoint), disconnected(one)], "control")
             assert not admission.connections
+
+
+def test_without_descriptors_nobody_is_said_to_speak_another_protocol(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MT-31: each client was, whose connection could not be looked at."""
+    told: list[str] = []
+    admission = sockets.ConnectionAdmission(
+        9, 9, pytest.fail, lambda address, text: told.append(text)
+    )
+    gone: list[OSError] = [OSError(errno.EMFILE, "no more"), OSError(errno.EBADF, "closed")]
+
+    def dup(descriptor: int) -> int:
+        raise gone.pop(0)
+
+    monkeypatch.setattr(os, "dup", dup)
+    for expected in ([], [sockets.OTHER_PROTOCOL]):
+        admission.happened([accepted(99, "tcp://127.0.0.1:1")], "data")
+        admission.happened([disconnected(99)], "data")
+        assert told == expected
 
 
 @pytest.mark.parametrize("abstract", [False, True])

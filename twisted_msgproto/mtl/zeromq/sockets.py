@@ -336,8 +336,10 @@ class ConnectionAdmission:
                     self.connections[descriptor] = address
                     if address:
                         self._addresses[address] += 1
-        except OSError:
-            pass  # it has gone already, and its end is told later
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return  # nobody can look whose it is
+            # Else it has gone already, and its end is told later.
         if self._listeners.setdefault(descriptor, listener) is listener:
             self.strangers.accepted(descriptor, address)
 
