@@ -64,7 +64,6 @@ CLIENT_LIMITS: Final = (
     Limit(
         "waiting", 10_000, "contents", "which a writer holds back until the server takes more", 1
     ),
-    Limit("backlog", 1000, "contents", "a reader keeps for async for; then it reads no more", 1),
     Limit(
         "peer-bytes",
         256 << 20,
@@ -72,7 +71,13 @@ CLIENT_LIMITS: Final = (
         "libzmq holds of what the server sends, at content-bytes a message; one at least",
         1,
     ),
-    Limit("backlog-bytes", 16 << 20, "bytes", "a reader keeps likewise", 1),
+    Limit(
+        "backlog-bytes",
+        16 << 20,
+        "bytes",
+        "a reader keeps for async for; then it reads no more",
+        1,
+    ),
     Limit("renewals", 10, "times", "a flow is renewed in a row, with nothing of it answered", 1),
     Limit("drain", 4.0, "s", "close() waits this long for what is in flight"),
 )

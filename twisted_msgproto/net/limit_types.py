@@ -268,7 +268,6 @@ class MtlServerLimits(MtlLimits, _MtlServerLimits):
 _MtlClientLimits = TypedDict(
     "_MtlClientLimits",
     {
-        "backlog": int,
         "backlog-bytes": int | str,
         "login-timeout": float,
         "renewals": int,

@@ -401,14 +401,13 @@ class ReaderLink(FlowLink):
         super().__init__(flow, client, confirm)
         self._hook = received
         self.backlog: Backlog[Received] = Backlog(self._taken, _weigh)
-        self._backlog_max = self.factory.limits.integer("backlog")
-        self._bytes_max = self.factory.limits.integer("backlog-bytes")
+        self._backlog_max = self.factory.limits.integer("backlog-bytes")
 
     def _contents(self, event: ContentsReceived) -> None:
         rows = zip(event.sequences, event.resources, event.properties, event.bodies, strict=True)
         if self._hook is None:
             self.backlog.put(starmap(Received, rows))
-            if self._share >= 1 and not self._gone:
+            if self.backlog.nbytes >= self._backlog_max and not self._gone:
                 self.pauseReading("backlog")
             return
         for row in rows:
@@ -416,13 +415,8 @@ class ReaderLink(FlowLink):
                 return
             guarded(self._hook, Received(*row))
 
-    @property
-    def _share(self) -> float:
-        backlog = self.backlog
-        return max(len(backlog) / self._backlog_max, backlog.nbytes / self._bytes_max)
-
     def _taken(self, content: Received, nbytes: int) -> None:
-        if self._share <= 0.5 and not self._gone:
+        if self.backlog.nbytes <= self._backlog_max // 2 and not self._gone:
             self.resumeReading("backlog")
 
     def sessionEnding(self, reason: Failure) -> None:
@@ -491,8 +485,8 @@ class MtlReader(MtlFlow):
 
     Iteration ends with the flow, after what had come: it stops when the flow was closed, and raises
     what has ended it else.  Cancelling a step, as a time-out does, loses no content.  Any number
-    may iterate; each content goes to one of them.  When ``backlog`` contents or ``backlog-bytes``
-    wait to be taken the socket is not read until half of them are.
+    may iterate; each content goes to one of them.  When ``backlog-bytes`` wait to be taken the
+    socket is not read until half of them are.
     """
 
     reads = True
