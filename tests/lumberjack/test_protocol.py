@@ -60,24 +60,6 @@ class Server(LoggedCase):
         self.assertEqual(transport.value(), encode_ack(2))
         self.lose(server)
 
-    def test_a_fault_closes_with_one_line_a_counter_and_no_ack(self):
-        """LJ-16: peer address, reason, first bytes in hex."""
-        server, transport = self.connect()
-        server.dataReceived(b"GET / HTTP/1.1\r\n\r\n")
-        self.assertTrue(transport.disconnecting)
-        self.assertEqual(transport.value(), b"")
-        self.assertEqual(
-            self.lines,
-            [
-                "192.0.2.7:54321: closed without ack: version byte 0x47, not '1' or '2' "
-                "(starts with 47 45 54 20 2f 20 48 54 54 50 2f 31 2e 31 0d 0a)"
-            ],
-        )
-        self.assertEqual(self.factory.counters["fault:version"], 1)
-        server.dataReceived(encode_json([1], [b"{}"]))
-        self.assertEqual(self.sink.batches, [])
-        self.lose(server)
-
     def test_a_slow_sink_is_bridged_with_them_while_the_server_stops(self):
         """LJ-14."""
         server, transport = self.connect(unsafe_bytes=1, drain=100)

@@ -86,19 +86,6 @@ class Ingest(Case):
         self.assertEqual(self.sink.batches[0].nbytes, 2)
         self.sink.safe()
 
-    def test_a_protocol_error_is_told_counted_logged_and_closed(self) -> None:
-        """MM-33: flushed before the close"""
-        factory = self.server_factory()
-        server, transport = self.connect(factory, "batch-ack")
-        server.dataReceived(b"\xff" + message(1))
-        (text,) = self.errors(transport)
-        self.assertTrue(text.startswith("protocol-error: "))
-        self.assertTrue(transport.disconnecting)
-        self.assertEqual(factory.counters["fault:protocol-error"], 1)
-        self.assertIn("protocol-error: unknown flags 0xff (starts with ff 00", self.lines[-1])
-        server.dataReceived(message(1))
-        self.assertEqual(self.sink.batches, [])
-
     def test_ten_awaited_sends_take_ten_syncs_and_no_time__MM_19__RD_22(self) -> None:
         """MM-19, RD-22: each took half a second."""
         client, one = self.client(extensions=BATCH + "100")
