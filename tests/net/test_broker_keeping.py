@@ -321,24 +321,20 @@ class Keeps(TestCase):
         """What was written before it was forgotten says nothing of it."""
         sink, broker = self.start()
         keeps: Any = sink.brokerPersistence
-        going, begun, told = threading.Event(), list[Any](), list[Deferred[None]]()
-        write, declare = keeps.state.declare, keeps.declare
+        declare, told = keeps.declare, list[Deferred[None]]()
 
-        def late(names: Any) -> None:
-            begun.append(names)
-            if len(begun) > 1:
-                going.wait(30)
-            write(names)
+        def noted(names: Any) -> Deferred[None]:
+            told.append(Deferred() if told else declare(names))
+            return told[-1]
 
-        self.patch(keeps.state, "declare", late)
-        self.patch(keeps, "declare", lambda names: told.append(declare(names)) or told[-1])
+        self.patch(keeps, "declare", noted)
         broker.store.declare(ORDERS, broker.now())
         self.assertTrue(broker.store.forget(ORDERS))
         broker.store.declare(ORDERS, broker.now())
         accepted = self.accepted(broker)
         await told[0]
         self.assertFalse(accepted.called)
-        going.set()
+        told[1].callback(None)
         await accepted
 
     async def test_queues_of_a_space_without_a_server_are_said_and_kept(self) -> None:
