@@ -138,10 +138,10 @@ class MethodRegistry:
 
         Usable as a decorator, with or without arguments.  ``name``: by default the function's.
         ``durable`` (True): the answer waits until the sink, if there is one, has the call safe.
-        ``streamed`` (False): the call comes before its attachments.  ``with_request`` (False): the
-        first argument is the :class:`~.calls.Request`.  ``action`` (``"call"``): what an
-        authoriser is asked about; any other is about the first argument, a name, and not about the
-        method.  ValueError if the name is taken.
+        ``streamed`` (False): the call comes before its attachments, so a sink gets it without them.
+        ``with_request`` (False): the first argument is the :class:`~.calls.Request`.  ``action``
+        (``"call"``): what an authoriser is asked about; any other is about the first argument, a
+        name, and not about the method.  ValueError if the name is taken.
         """
         if function is None:
             return lambda later: self.register(later, **options)
