@@ -26,6 +26,7 @@ from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl import wire as mtl_control
 from twisted_msgproto.mtl.wire import data as mtl_data
 from twisted_msgproto.net.wires.websocket import (
+    MESSAGE_LIMIT,
     WEBSOCKET_LIMITS,
     WebSocketServerFactory,
 )
@@ -379,7 +380,9 @@ def umq_read(pieces: list[bytes], source: Random) -> Reading:
 
 # ── WebSocket, below UMQ and sABC ────────────────────────────────────────────────────────────────
 
-WEBSOCKET_OPTIONS = Limits.of(WEBSOCKET_LIMITS).replace({"websocket-message-bytes": 2000})
+WEBSOCKET_OPTIONS = Limits.of((*WEBSOCKET_LIMITS, MESSAGE_LIMIT)).replace(
+    {"websocket-message-bytes": 2000}
+)
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -415,7 +418,7 @@ class Messages:
 
 class Sessions(MsgprotoServerFactory):
     protocolName = "messages"
-    LIMITS = WEBSOCKET_LIMITS
+    LIMITS = (MESSAGE_LIMIT, *WEBSOCKET_LIMITS)
     protocol: Any = Messages
 
 

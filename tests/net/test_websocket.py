@@ -26,6 +26,7 @@ from tests.net.test_websocket_cases import (
 )
 from twisted_msgproto.extend import MsgprotoServerFactory, SessionFactory
 from twisted_msgproto.net.wires.websocket import (
+    MESSAGE_LIMIT,
     WEBSOCKET_LIMITS,
     ByteWire,
     WebSocketServerFactory,
@@ -132,13 +133,13 @@ class Sessions(MsgprotoServerFactory):
     """Builds them, and nothing else."""
 
     protocolName = "notes"
-    LIMITS = WEBSOCKET_LIMITS
+    LIMITS = (*WEBSOCKET_LIMITS, MESSAGE_LIMIT)
     protocol = Notes
 
 
 class Clients(SessionFactory, Factory):
     protocolName = "notes"
-    LIMITS = WEBSOCKET_LIMITS
+    LIMITS = (*WEBSOCKET_LIMITS, MESSAGE_LIMIT)
     protocol = Notes
 
 

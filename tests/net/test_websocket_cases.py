@@ -245,7 +245,7 @@ def server(name: str, clock: Clock) -> Any:
         umq = UmqServerFactory(clock=clock)
         umq.protocol = Echo  # type: ignore[assignment]
         return umq.webSocket
-    sabc = SabcServerFactory(clock=clock, limits={"websocket-message-bytes": len(LARGE)})
+    sabc = SabcServerFactory(clock=clock, limits={"message-bytes": len(LARGE)})
     sabc.protocol = Echo  # type: ignore[assignment]
     return sabc.webSocketFactory()
 

@@ -135,7 +135,6 @@ _SabcLimits = TypedDict(
         "session-seconds": float,
         "unfinished-messages": int,
         "unread-bytes": int | str,
-        "websocket-message-bytes": int | str,
         "websocket-ping-seconds": float,
         "websocket-upgrade-seconds": float,
     },

@@ -66,12 +66,6 @@ LIMITS: Final = (
     Limit("session-seconds", 0.0, "s", "a session ends after this time; 0 = never (SA-11)"),
     *LOGIN_LIMITS,
     *WEBSOCKET_LIMITS,
-    Limit(
-        "websocket-message-bytes",
-        0,
-        "bytes",
-        "of a WebSocket message; 0 = twice message-bytes (SA-22)",
-    ),
 )
 
 log: SteadyLogger = SteadyLogger(namespace="twisted_msgproto.sabc")

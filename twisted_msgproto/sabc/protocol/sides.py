@@ -364,12 +364,11 @@ class WebSocketServerFactory(websocket.WebSocketServerFactory):
 def carried(kind: type[Any], sessions: Any, *url: str, **settings: Any) -> Any:
     """Return a factory of this kind for WebSocket, whose connections carry ``sessions``."""
     limits = sessions.limits
-    nbytes = limits.integer("websocket-message-bytes") or 2 * limits.integer("message-bytes")
-    bounds = limits.replace({"websocket-message-bytes": nbytes})
     factory = kind(
-        sessions, sessions.buildProtocol, bounds, *url, protocols=[SUBPROTOCOL], **settings
+        sessions, sessions.buildProtocol, limits, *url, protocols=[SUBPROTOCOL], **settings
     )
     factory.wire = websocket.ByteWire
+    factory.message_bytes = 2 * limits.integer("message-bytes")  # what is above ends it (SA-22)
     factory.first_bytes = limits.integer("header-block-bytes") + _BEFORE_SESSION_BYTES
     return factory
 

@@ -23,7 +23,7 @@ from ...net.deferreds import fail_all
 from ...net.logs import SteadyLogger
 from ...net.session import Session, SessionLink, hook
 from ...net.turns import Turn
-from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
+from ...net.wires.websocket import MESSAGE_LIMIT, WEBSOCKET_LIMITS, WebSocketWire
 from .. import terms
 from ..application import Remote
 from ..machine import Client, Server
@@ -54,6 +54,7 @@ SUBPROTOCOL: Final = "umq"
 
 LIMITS: Final = (
     *WEBSOCKET_LIMITS,
+    MESSAGE_LIMIT,
     *LOGIN_LIMITS,
     *terms.LIMITS,
     Limit("topic-queue-bytes", 1 << 20, "bytes", "unread by a subscriber, then D (UM-21)"),

@@ -16,6 +16,7 @@ from .frames import (
     CLOSE_NORMAL,
     CLOSE_PROTOCOL,
     CLOSE_TOO_BIG,
+    MESSAGE_LIMIT,
     WEBSOCKET_LIMITS,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "CLOSE_NORMAL",
     "CLOSE_PROTOCOL",
     "CLOSE_TOO_BIG",
+    "MESSAGE_LIMIT",
     "WEBSOCKET_LIMITS",
     "ByteWire",
     "Message",

@@ -24,6 +24,7 @@ from .frames import (
     CLOSE_LEAVING,
     CLOSE_NORMAL,
     CLOSE_SECONDS,
+    MESSAGE_LIMIT,
     UPGRADE_BYTES,
     PlainTimer,
     log,
@@ -110,6 +111,7 @@ class _Bounds:
     Attributes:
         sessions: the factory whose sessions the connections carry.
         wire: the class of the sessions' wires.
+        message_bytes: how large a message may be.
         first_bytes: how large a message may be before its session is established; None: as any
             other.
     """
@@ -128,7 +130,7 @@ class _Bounds:
         self.upgrade_bytes = UPGRADE_BYTES
         self.close_seconds = CLOSE_SECONDS
         self.ping_seconds = limits["websocket-ping-seconds"]
-        self.message_bytes = limits.integer("websocket-message-bytes")
+        self.message_bytes = int(limits.get(MESSAGE_LIMIT.name, MESSAGE_LIMIT.default))
         options: dict[str, Any] = {
             "failByDrop": False,
             "openHandshakeTimeout": limits["websocket-upgrade-seconds"],

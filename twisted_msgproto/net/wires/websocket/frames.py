@@ -25,9 +25,13 @@ CLOSE_INVALID: Final = 1007
 CLOSE_TOO_BIG: Final = 1009
 CLOSE_INTERNAL: Final = 1011
 
+MESSAGE_LIMIT: Final = Limit(
+    "websocket-message-bytes", 16 << 20, "bytes", "one message, all its frames", 1
+)
+"""A protocol without it sets ``message_bytes`` of its factories."""
+
 WEBSOCKET_LIMITS: Final = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
-    Limit("websocket-message-bytes", 16 << 20, "bytes", "one message, all its frames", 1),
     Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
     # Proxies often end a connection that was silent for a minute.
     Limit("websocket-ping-seconds", 55.0, "s", "between pings; 0 sends none"),
