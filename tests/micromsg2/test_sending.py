@@ -45,17 +45,10 @@ class ClientLife(Case):
             [str(offer) for offer in opening.optional],
             ["batch-ack:max-count=100", "pub-sub"],
         )
-        waiting = client.whenEstablished()
-        dropped = client.whenEstablished()
-        dropped.addErrback(lambda failure: None)
-        dropped.cancel()
-        self.assertNoResult(waiting)
         client.dataReceived(handshake("", "batch-ack:max-count=50;pub-sub"))
-        self.assertIs(self.successResultOf(waiting), client)
         self.assertIs(self.successResultOf(client.whenEstablished()), client)
         self.assertEqual(client.snapshot()["count"], 50)
         self.lose(client)
-        self.failureResultOf(client.whenEstablished(), ConnectionClosed)
 
     def test_subscriptions_are_commands(self) -> None:
         """MM-25"""

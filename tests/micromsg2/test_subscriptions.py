@@ -136,11 +136,6 @@ class Ends(Subscribed):
         self.lose(client)
         self.assertEqual(client.why, "Connection was closed cleanly.")
 
-    def test_a_connection_that_ends_without_a_word_has_the_transports_reason(self) -> None:
-        client, _, _ = self.subscribed()
-        self.lose(client)
-        self.assertEqual(client.why, "Connection was closed cleanly.")
-
     def test_our_server_refuses_so_that_a_client_knows_which__HO_08(self) -> None:
         server, one = self.connect(self.server_factory(limits={"subscriptions": 1}), "pub-sub")
         client, two = self.client(Telling, extensions="pub-sub")
