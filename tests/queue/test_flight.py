@@ -19,7 +19,7 @@ import pytest
 
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
-from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.queue.flight_requests import Streams
 from twisted_msgproto.queue.flight_server import QueueFlightServer
@@ -188,6 +188,38 @@ def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
     for ended in (first, first, third):
         streams.end(ended)
     assert streams.begin() is not None
+
+
+def test_a_stream_which_lost_its_place_ends_in_one_line(directory: str) -> None:
+    clock = Clock()
+    with served(directory, streams_max=1, clock=clock) as server:
+        request = {"queue_id": server.queue_id, "lo": 0, "hi": 100, "rows": 1}
+        ticket = json.dumps(request).encode()
+        first = server.batches(ticket)
+        next(first)
+        clock.now = STREAM_IDLE_SECONDS
+        second = server.batches(ticket)
+        next(second)
+        with pytest.raises(flight.FlightUnavailableError, match="read on from the last row"):
+            next(first)
+        assert sum(one.num_rows for one, _ in second) == 90
+
+
+def test_damage_met_while_serving_is_described_from_then_on(directory: str) -> None:
+    path = Path(directory) / f"{20:020d}.segment"
+    octets = bytearray(path.read_bytes())
+    octets[-9] ^= 1
+    path.write_bytes(octets)
+    with served(directory) as server:
+        caller = Caller(server)
+        own = {"queue_id": server.queue_id}
+        assert caller.get(**own, lo=0, hi=100) == 90
+        assert caller.act("describe")["damaged"] == [[20, 30]]
+        caller.act("commit", own | {"consumer": "spark", "offset": 100})
+        log = SegmentLog(directory)
+        assert log.trim() == 9
+        log.close()
+        assert caller.act("describe")["damaged"] == []
 
 
 # -- who may ask ----------------------------------------------------------------------------------
