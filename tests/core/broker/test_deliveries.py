@@ -5,6 +5,7 @@ Who gets what in one turn, and how many steps it is, as a table (NB-07).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -75,18 +76,20 @@ def test_queues_of_one_consumer_have_their_turns_BK_06() -> None:
 
 
 def test_the_message_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> None:
-    one = broker(tries=5)
-    one.publish(ORDERS, queued_all(range(6)), NOW)
+    one = broker(tries=5, durable=True)
     reader = subscribed(one)
-    for message_id in (2, 0):
-        reader.settle(one, message_id)
+    one.publish(ORDERS, queued_all(range(6)), NOW)
+    reader.settle(one, 1, 3)
+    reader.settle(one, 0)
     one.gone(reader, NOW)
     assert [(row.message_id, row.tries) for row in one.store.peek(ORDERS, 10)] == [
-        (1, 1),
-        (3, 1),
-        (4, 0),
+        (2, 1),
+        (4, 1),
         (5, 0),
     ]
+    gone = weakref.ref(reader)
+    del reader
+    assert gone() is None, "those that come and go are not kept"
 
 
 def test_ids_that_a_consumer_does_not_hold_are_counted_and_change_nothing() -> None:
