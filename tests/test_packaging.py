@@ -12,7 +12,6 @@ import venv
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -60,18 +59,6 @@ def test_twistd_finds_a_server_for_every_protocol_and_the_gateway() -> None:
 
 def test_twisted_finds_the_endpoint_parser_for_client_certificates() -> None:
     assert "mtls" in {parser.prefix for parser in getPlugins(IStreamServerEndpointStringParser)}
-
-
-def test_every_plugin_names_a_module_that_exists() -> None:
-    assert all(find_spec(module) for module in ours().values())
-
-
-def test_the_version_stands_in_one_place() -> None:
-    pyproject = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    assert "version" not in pyproject["project"]
-    assert pyproject["tool"]["setuptools"]["dynamic"] == {
-        "version": {"attr": "twisted_msgproto.__version__"}
-    }
 
 
 def test_the_extra_all_holds_every_extra_that_a_user_may_need() -> None:
@@ -298,14 +285,6 @@ def test_everything_comes_from_there_and_doctor_knows_whether_it_is_compiled(
     assert Path(place) == installed.site / "twisted_msgproto" / "__init__.py"
     assert compiled == [str(installed.compiled)] * 2
     assert told.startswith("ok in use" if installed.compiled else "note not built: "), told
-
-
-@of_releases
-def test_types_and_the_status_page_are_there(installed: Installed) -> None:
-    package = installed.site / "twisted_msgproto"
-    names = [f"net/site/page.{kind}" for kind in ("html", "css", "js")]
-    for name in ("py.typed", "core/_packed.pyi", *names):
-        assert (package / name).is_file(), name
 
 
 @of_releases

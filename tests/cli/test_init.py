@@ -33,16 +33,6 @@ UNITS = ("msgproto-gateway.service", "msgproto-bridge.service")
 TEMPLATE = "msgproto-gateway@.service"
 PACKAGED = PROJECT / "packaging" / TEMPLATE
 
-CONFINED = {
-    "NoNewPrivileges": "yes",
-    "ProtectSystem": "full",
-    "PrivateDevices": "yes",
-    "ProtectKernelTunables": "yes",
-    "RestrictNamespaces": "yes",
-    # A table may be anywhere, and ZeroMQ and Java look up interfaces through netlink.
-    "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6 AF_NETLINK",
-}
-
 
 def directives(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
@@ -109,11 +99,6 @@ def test_nothing_that_exists_is_written_over(tmp_path: Path) -> None:
     assert (tmp_path / UNITS[0]).read_text() == "mine"
 
 
-def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert msgproto("init", tmp_path / "file" / "below", status=2).count("\n") == 1
-
-
 def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "a place"
     assert cli.main(["init", str(directory), "--user", "daemon", "--table", "s3://b/t"]) == 0
@@ -129,19 +114,6 @@ def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -
         "s3://b/t",
     ]
     assert int(gateway["LimitNOFILE"]) >= 10_000
-
-
-@pytest.mark.parametrize("name", [*UNITS, TEMPLATE])
-def test_units_start_again_for_ever_and_are_confined(tmp_path: Path, name: str) -> None:
-    assert cli.main(["init", str(tmp_path), *(["--instances=2"] if name == TEMPLATE else [])]) == 0
-    unit = directives((tmp_path / name).read_text())
-    assert (unit["Restart"], unit["StartLimitIntervalSec"]) == ("always", "0")
-    assert int(unit["TimeoutStopSec"]) > 5  # a gateway ends within 5 s
-    for key, value in CONFINED.items():
-        assert unit[key] == value
-    if name != UNITS[1]:
-        assert (unit["Type"], unit["TimeoutStartSec"]) == ("notify", "infinity")
-        assert int(unit["WatchdogSec"]) > 5
 
 
 def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(tmp_path: Path) -> None:
