@@ -192,9 +192,8 @@ class Loop:
 
     def _look(self) -> None:
         """Reads what others have committed; raises when nothing may land on top of it."""
-        before = self.progress.landed
-        seen = self.table.refresh()
-        preflight.check_not_moved(self.table, before, seen)
+        self.table.refresh()
+        self.table.check_places(self.progress.landed)
         self._looked = self.clock()
 
     def _look_idly(self) -> None:

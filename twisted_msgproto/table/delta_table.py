@@ -556,10 +556,7 @@ class Table:
             raise TableChanged(f"nothing can land in {self.location}: {reason}")
         if proposal.metadata is not None and self._metadata != proposal.metadata_before:
             raise Overtaken(f"another writer changed the columns of {self.location}")
-        now = self.landed()
-        for gateway, expected in proposal.before.items():
-            if now.get(gateway) != expected:
-                raise self._overtaken(f"moved gateway {gateway}", self._movers.get(gateway))
+        self.check_places(proposal.before)
         for name, value in proposal.notes_before.items():
             if self._state.transactions.get(name, 0) != value:
                 raise self._overtaken(f"changed {name}", None)
@@ -569,6 +566,14 @@ class Table:
                 if file.path not in files:
                     raise self._overtaken(f"removed {file.path}", None)
         self._check_there(proposal.added)
+
+    def check_places(self, before: Mapping[str, Landed | None]) -> None:
+        """Raise Overtaken if another writer has moved one of these gateways."""
+        now = self.landed()
+        for gateway, expected in before.items():
+            if now.get(gateway) != expected:
+                mover = self._movers.get(gateway)
+                raise self._overtaken(f"moved gateway {gateway}", mover, ": let one land it")
 
     def _check_there(self, files: Sequence[DataFile]) -> None:
         """Raise TableError if a file that is about to be named in the log is gone.
@@ -620,12 +625,12 @@ class Table:
                         "CONSTRAINT), or leave such rows out with where or a transform"
                     )
 
-    def _overtaken(self, what: str, commit: Commit | None) -> Overtaken:
+    def _overtaken(self, what: str, commit: Commit | None, hint: str = "") -> Overtaken:
         run = commit.run if commit else None
         if run is None:
-            return Overtaken(f"another writer of {self.location} {what}")
+            return Overtaken(f"another writer of {self.location} {what}{hint}")
         return Overtaken(
-            f"another bridge, process {run.pid} on {run.host}, {what} of {self.location}",
+            f"another bridge, process {run.pid} on {run.host}, {what} of {self.location}{hint}",
             host=run.host,
             pid=run.pid,
             run=run.id,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from ..core.errors import (
     ConfigurationError,
-    Overtaken,
     QueueMismatch,
     RewindNeeded,
     TableError,
@@ -266,23 +265,6 @@ def note_others(table: Table, run: Run) -> None:
         whole = erased.united([noted, *others.values()])
         notes = erased.instead(table.storage, table.transactions, whole, *others)
         table.replace([], [], run=run, operation="NOTE", notes=notes)
-
-
-def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]) -> None:
-    """Raise Overtaken when one of ``commits``, just seen, has moved a gateway in ``before``."""
-    now = table.landed()
-    for gateway, landed in before.items():
-        if now.get(gateway) != landed:
-            movers = [commit for commit in commits if gateway in commit.landed]
-            run = movers[-1].run if movers else None
-            who = "another program" if run is None else f"process {run.pid} on {run.host}"
-            raise Overtaken(
-                f"{who} has moved gateway {gateway} in {table.location}: another bridge lands the "
-                "same gateway into the same table; let one of them do it",
-                host="" if run is None else run.host,
-                pid=0 if run is None else run.pid,
-                run="" if run is None else run.id,
-            )
 
 
 # -- gateways -------------------------------------------------------------------------------------
