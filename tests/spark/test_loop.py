@@ -457,6 +457,23 @@ def test_two_bridges_on_one_gateway_exclude_each_other__TB_03_TB_04(
     exactly(table, queue)
 
 
+def test_a_bridge_whose_gateway_was_moved_between_its_batches_ends_and_names_who__TB_04(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else both would land by turns, each where the other one has ended."""
+
+    def moved() -> None:
+        write(queue, messages(1500, 10))
+        drain(table, [queue], run=OTHER)
+        write(queue, messages(1510, 10))
+
+    loop = loop_over(table, [queue], pace=Pace(trigger=0))
+    line = r"process 4711 on elsewhere, moved gateway .*: let one land it"
+    with pytest.raises(Overtaken, match=line):
+        scripted(loop, monkeypatch, lambda: None, moved, lambda: None)
+    assert loop.progress.batches == 1
+
+
 def test_what_another_bridge_has_just_committed_is_no_mark_before_it_is_durable__TB_01(
     table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

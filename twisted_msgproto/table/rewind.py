@@ -42,7 +42,7 @@ class Rewound:
     gateway: str
     before: Landed
     place: Landed
-    removed: int = 0
+    removed: int
     lost: int = 0
     """So many of these the queue does not have."""
 
