@@ -7,6 +7,7 @@ import datetime as dt
 import itertools
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,11 +34,14 @@ pytest.importorskip("pyspark")
 from pyspark.sql import types as st
 
 from twisted_msgproto.spark.jobs import SparkRunner
-from twisted_msgproto.spark.transform import Transform, landed_schema
+from twisted_msgproto.spark.transform import Transform, landed_schema, load_function
 
 RUN = Run("5eed", "here", 17)
 START_SECONDS = 400.0
 """How long Spark may take to start on a machine with much else to do."""
+
+VIEW_SECONDS = 5.0
+"""A function waits this long for another one to replace its view, in vain."""
 
 MODULE = """
 import os
@@ -163,6 +167,14 @@ def once(messages):
 def of_view(messages):
     messages.createOrReplaceTempView("messages")
     return messages.sparkSession.sql("SELECT *, 1 AS n FROM messages WHERE protocol != 'umq'")
+
+turns = []
+
+def by_turns(messages):
+    messages.createOrReplaceTempView("messages")
+    if turns:
+        turns.pop()()
+    return messages.sparkSession.sql("SELECT gateway, offset, received_at FROM messages")
 
 def of_most(messages):
     messages.createOrReplaceTempView("messages")
@@ -471,7 +483,7 @@ class TestWithSpark:
         self, landing: Landing, module: str, spark: Any, name: str, expected: bool
     ) -> None:
         from twisted_msgproto.spark.source import spark_schema
-        from twisted_msgproto.spark.transform import by_row, load_function
+        from twisted_msgproto.spark.transform import by_row
 
         result = load_function(f"{module}:{name}")(spark.createDataFrame([], spark_schema()))
         assert by_row(result._jdf.queryExecution().analyzed()) is expected
@@ -481,6 +493,24 @@ class TestWithSpark:
     ) -> None:
         landed, _ = landing(f"{module}:twice", [0, 700, 1500])
         assert landed.dropped == 0 and len(landing.rows()) == 3000
+
+    def test_functions_of_two_tables_do_not_see_each_others_views(
+        self, landing: Landing, module: str, spark: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        """A table got another one's rows in the place of its own, and moved on."""
+        beside = Landing(spark, queue, tmp_path / "beside")
+        other = threading.Thread(target=beside, args=[f"{module}:by_turns", [0, 1000]])
+
+        def meanwhile() -> None:
+            other.start()
+            other.join(VIEW_SECONDS)
+
+        load_function(f"{module}:by_turns")
+        sys.modules[module].turns.extend([meanwhile, lambda: None])
+        landing(f"{module}:by_turns", [0, 700])
+        other.join()
+        assert [row["offset"] for row in landing.rows()] == list(range(700))
+        assert [row["offset"] for row in beside.rows()] == list(range(1000))
 
     def test_a_gateway_which_cannot_be_read_is_named_and_nothing_lands(
         self, landing: Landing, module: str, queue: Path

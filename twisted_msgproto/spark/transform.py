@@ -12,6 +12,7 @@ import json
 import logging
 import pickle
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,12 @@ OF_DATA = ("21", "22", "23", "39", "P0")
 """Classes of SQLSTATE: a row, or a function on it, is at fault."""
 
 
+_calling = threading.Lock()
+"""The functions of all tables share a session: one might replace another's temporary view between
+its making and its use.
+"""
+
+
 class RowRefused(ValueError):
     """A row that the function has returned cannot stand in the table."""
 
@@ -139,7 +146,8 @@ class Transform:
 
     def _apply(self, given: DataFrame) -> DataFrame:
         """Return the function's result; TableError for one that is none."""
-        result = self._function(given)
+        with _calling:
+            result = self._function(given)
         if not isinstance(result, DataFrame):
             raise TableError(
                 f"the transform {self._name} returned {type(result).__name__}, not a DataFrame"
