@@ -18,7 +18,7 @@ import pytest
 from tests.spark.conftest import damage_record, data_source, identity, messages, write
 from tests.spark.test_report import LOOPBACK, asked, shown
 from tests.tools.loops import landed_offsets
-from tests.tools.processes import Launcher, environment
+from tests.tools.processes import Launcher, command_of, descendants, environment
 from tests.tools.s3 import Store
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError, TableError
@@ -605,6 +605,9 @@ class TestBridge:
         page = gateway.address("status").removeprefix("tcp:")
         running = launch(*words, env=env)
         running.line(r"rejected 1 rows .*\(offsets 10\).*not this one", seconds=START_SECONDS)
+        # Each of the workers that the function ended left its place to one with all imports.
+        workers = [command_of(pid) for pid in descendants(running.pid)]
+        assert any("-m twisted_msgproto.spark.transform" in each for each in workers), workers
         while (bridges := shown(page))[0]["rejected_rows"] != 1:
             assert running.process.poll() is None, (bridges, running.output)
             time.sleep(0.1)

@@ -46,6 +46,7 @@ from .gateways import AWAY, REFUSED, Gateways, Marks
 from .jobs import Runner, SparkRunner
 from .locks import LOCK, locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Maintenance, Pace
+from .registration import fork_workers_by
 from .report import (
     Batch,
     Progress,
@@ -178,7 +179,10 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
             )
         ending.install()
         runner = SparkRunner(context, scratch / "spark.log")
-        runner.warm()
+        if not schedules:
+            fork_workers_by(context, f"{__package__}.transform")
+        if any(bridge.options.transform is None for bridge in bridges):
+            runner.warm()
         if len(bridges) == 1:
             bridges[0].land(runner)
             return

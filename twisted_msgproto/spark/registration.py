@@ -83,6 +83,12 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
         )
 
 
+def fork_workers_by(context: SparkContext, module: str) -> None:
+    """Let ``module`` fork the workers, if they run this very Python, and none does so far."""
+    if (context.master or "").startswith("local") and context.pythonExec == sys.executable:
+        context._jsc.sc().conf().setIfMissing("spark.python.daemon.module", module)
+
+
 def share_path(context: SparkContext) -> None:
     """Put the package's root on the workers' ``PYTHONPATH``, unless it is installed there."""
     context.environment["PYTHONPATH"] = with_package(context.environment.get("PYTHONPATH", ""))

@@ -8,6 +8,7 @@ no rows at all; the columns that it returns then are the table's. When it raises
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import logging
 import pickle
@@ -18,7 +19,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import cloudpickle, daemon
 from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,7 @@ from ..table.landing import (
 )
 from ..table.object_storage import storage_at
 from ..table.plan import Range
-from .jobs import JOB_GROUP, OWN_ERROR, PYTHON_ERROR, SparkRunner
+from .jobs import JOB_GROUP, OWN_ERROR, PYTHON_ERROR, SparkRunner, settle
 from .session import first_line
 from .source import arrow_schema, spark_schema
 from .source_options import open_range
@@ -417,3 +418,11 @@ def failures(text: str) -> dict[str, Failure]:
         told = json.loads(bytes.fromhex(match[1]))
         found[told["gateway"]] = Failure(bool(told["mismatch"]), str(told["line"]))
     return found
+
+
+if __name__ == "__main__":  # in the place of Spark's own daemon, which forks the workers
+    # A function that raises ends its workers: those after it would need seconds of imports.
+    with contextlib.suppress(ImportError):
+        require_minimum_pandas_version()
+    settle()
+    daemon.manager()
