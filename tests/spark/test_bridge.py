@@ -418,14 +418,24 @@ class TestWithSpark:
         ("words", "changes", "line"),
         [
             (["--conf", "spark.driver.memory=1m"], {}, "Too small maximum heap; give Java another"),
-            (["--conf", "spark.driver.memory=abc"], {}, "-Xmxabc; correct or leave out --conf "),
+            pytest.param(
+                ["--conf", "spark.driver.memory=abc"],
+                {},
+                "-Xmxabc; correct or leave out --conf ",
+                marks=pytest.mark.long,
+            ),
             pytest.param(
                 ["--conf", "spark.executor.instances=x"],
                 {},
                 "a positive number; correct or leave out",
                 marks=pytest.mark.long,
             ),
-            (["--conf", "spark.local.dir=/proc/none"], {}, "leave out --conf spark.local.dir"),
+            pytest.param(
+                ["--conf", "spark.local.dir=/proc/none"],
+                {},
+                "leave out --conf spark.local.dir",
+                marks=pytest.mark.long,
+            ),
             (
                 [],
                 {"HADOOP_CONF_DIR": "HERE"},

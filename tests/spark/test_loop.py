@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from twisted_msgproto.table.landing import (
 )
 from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.rewind import rewind
+from twisted_msgproto.table.shape import Shape
 
 PATIENCE = 60.0
 """How long a test waits for what must happen."""
@@ -156,6 +158,26 @@ def test_without_a_trigger_a_batch_begins_when_there_is_one_row(
     loop = loop_over(table, [queue], pace=Pace(trigger=0))
     one_more = lambda: write(queue, messages(1500, 1))  # noqa: E731
     assert scripted(loop, monkeypatch, lambda: None, one_more, lambda: None) == [0, 1, 2, 2]
+
+
+def test_a_queue_of_rows_that_are_left_out_is_released_without_a_batch(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    loop = loop_over(table, [queue], pace=Pace(trigger=0), clock=lambda: now[0])
+    loop.target = replace(loop.target, shape=Shape((("destination", ("access",)),)))
+    seen = scripted(
+        loop,
+        monkeypatch,
+        lambda: None,
+        lambda: now.append(now.pop() + loops.EMPTY_SECONDS - 1),
+        lambda: now.append(now.pop() + 1),
+        see=lambda: loop.table.version,
+    )
+    assert seen == [0, 0, 0, 1]
+    finish(loop)
+    assert QueueReader(queue).consumers() == {consumer(table): 1500}
+    assert places(table)[identity(queue)].offset == loop.progress.left_out == 1500
 
 
 # -- kills and power cuts --------------------------------------------------------------------------

@@ -188,24 +188,6 @@ def test_a_place_moves_past_rows_that_are_left_out_and_the_queue_is_released(
     assert whole(tmp_path / "access", queue).left_out == 53
 
 
-@pytest.mark.slow
-def test_a_running_bridge_releases_rows_that_are_left_out_without_a_batch(
-    launch: Launcher, tmp_path: Path
-) -> None:
-    """An empty commit comes ten seconds after the last."""
-    queue = tmp_path / "queue"
-    fill(queue, 0, 1)
-    configured(tmp_path, ACCESS)
-    process = start(launch)
-    process.line("batch 1: 1 rows", seconds=START_SECONDS)
-    write(queue, messages(1, 40, destination=["other"] * 40))
-    while list(QueueReader(queue).consumers().values()) != [41]:
-        time.sleep(0.01)
-    process.signal(signal.SIGTERM)
-    assert process.wait(seconds=START_SECONDS) == 0
-    assert whole(tmp_path / "access", queue).left_out == 40
-
-
 @pytest.mark.parametrize("point", ["landed", "committed"])
 def test_a_kill_on_the_way_leaves_rows_and_counts_exact(
     launch: Launcher, tmp_path: Path, point: str
