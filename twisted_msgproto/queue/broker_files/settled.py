@@ -133,8 +133,6 @@ class Found:
     groups: list[bytes] = field(default_factory=list)
     damaged_bytes: int = 0
     """No frame, with one behind them."""
-    torn_bytes: int = 0
-    """No frame, at the end."""
     ours: bool = True
     """False for a damaged header, another queue or version."""
 
@@ -155,8 +153,7 @@ def parsed(data: bytes, queue_id: str) -> Found:
         while following >= 0 and _frame_at(data, following) is None:
             following = data.find(MARKER, following + 1)
         if following < 0:
-            found.torn_bytes = len(data) - at
-            break
+            break  # a group that was not written to its end
         found.damaged_bytes += following - at
         at = following
     return found
