@@ -12,7 +12,7 @@ import pytest
 
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk
 from tests.tools.queues import DIRECTORY, HEAD_BYTES, a_reader, frame, frame_header, path_of, sealed
-from twisted_msgproto.core.errors import QueueError, QueueFull, QueueMismatch
+from twisted_msgproto.core.errors import QueueFull, QueueMismatch
 from twisted_msgproto.queue import Landed, SegmentLog
 
 FILE = path_of("lineage")
@@ -170,15 +170,6 @@ def test_a_start_on_a_full_disk_publishes_nothing_before_its_number_is_durable()
     disk.capacity = None
     appended(log, 1)
     assert [a_reader(disk).place(offset).incarnation for offset in (2, 3)] == [11, 22]
-
-
-def test_a_disk_which_fails_at_a_start_is_one_line() -> None:
-    disk = SimulatedDisk()
-    a_log(disk, 11)
-    disk.crash()
-    disk.fail_next("rename", errno.EIO, "lineage")
-    with pytest.raises(QueueError, match="cannot open the queue"):
-        a_log(disk, 22)
 
 
 def test_a_segment_given_up_says_whose_row_comes_before_it() -> None:
