@@ -53,6 +53,7 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         "--queue=elsewhere",
         "--limit=handshake=6",
         "--set=lumberjack.endpoint=tcp:1",
+        "--set=lumberjack.limit.window=9",
         "--set=queue.max-bytes=1000000000",
         "--status=tcp:2",
         "--status-token=file",
@@ -61,7 +62,8 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
     assert configuration.queue["directory"] == "elsewhere"
     assert configuration.queue["max-bytes"] == 1_000_000_000
     assert configuration.servers["lumberjack"]["endpoints"] == ["tcp:1"]
-    assert configuration.servers["lumberjack"]["limits"]["handshake"] == 6.0
+    limits = configuration.servers["lumberjack"]["limits"]
+    assert (limits["handshake"], limits["window"], limits["connections"]) == (6.0, 9, 8)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,11 @@ class Options(LegibleOptions):
             table, dot, key = place.partition(".")
             if not dot:
                 raise ConfigurationError(f"--set takes TABLE.KEY=VALUE, not {assignment!r}")
-            _merge(tables, table, key, value)
+            inner = tables.setdefault(table, {})
+            if key.startswith("limit.") and isinstance(inner, dict):  # as --show-config has it
+                _merge(inner, "limit", key.removeprefix("limit."), value)
+            else:
+                _merge(tables, table, key, value)
         return tables
 
 
