@@ -47,9 +47,14 @@ def _has_no_log(self: Landing) -> bool:
 
 
 def _has_published(self: Landing) -> bool:
-    """The newest segment has rows, and the file ``end`` says so."""
+    """The newest segment ends with rows, and the file ``end`` says so.
+
+    Where the disk was full, a start may have left bytes behind them that are no record.
+    """
     log = self.site.log
-    return log is not None and log.end > log.firsts[-1] and not log.publish_failures
+    if log is None or any(line.startswith("left ") for line in log.recovery.lines):
+        return False
+    return log.end > log.firsts[-1] and not log.publish_failures
 
 
 def _has_bridge(self: Landing) -> bool:
