@@ -419,6 +419,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         r"--protocol \S+ goes without --instances",
         "init new --protocol mtl",
     ),
+    "TLS of ZeroMQ": (
+        "init new --protocol mtl --tls gw",
+        "has no TLS: leave (--tls) out",
+        "init new --protocol mtl",
+    ),
     "what is mistyped": (
         "queue ls q --jsn",
         r"did you mean '(--json)'\?",

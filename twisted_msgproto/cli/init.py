@@ -206,6 +206,8 @@ def run(arguments: SimpleNamespace) -> int:
             raise ConfigurationError(f"--protocol {name} goes without --instances: {why}")
     user = user_of_units(arguments.user)
     names = list(arguments.tls)
+    if names and protocols == ["mtl"]:  # its endpoint would stay open to this machine alone
+        raise ConfigurationError("ZeroMQ has no TLS: leave --tls out; mtl's curve-key encrypts")
     shared = count is not None
     units = [GATEWAY_UNIT] if count is None else instance_units(count)
     files = {
