@@ -57,9 +57,6 @@ class Queue(Protocol):
     def end(self) -> int:
         """Return the offset after the last published row."""
 
-    def damaged(self) -> list[Range]:
-        """Ranges that are known to be damaged or lost."""
-
     def describe(self, landed: Landed | None = None) -> Description:
         """Return all that a plan needs, of the rows from ``landed`` on; checks ``landed`` first."""
 

@@ -127,9 +127,6 @@ class FlightQueue:
     def end(self) -> int:
         return self._fresh().end
 
-    def damaged(self) -> list[tuple[int, int]]:
-        return list(self._fresh().damaged)
-
     def describe(self, landed: Landed | None = None) -> Description:
         request = _named(self._queue_id, landed)
         answer = self._act("describe", request)
