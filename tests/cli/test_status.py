@@ -168,11 +168,14 @@ def test_health_and_figures_are_told_while_the_queue_has_no_room(launch: Launche
     url = gateway.address("status").replace("tcp:", "http://")
     with urlopen(f"{url}/healthz") as healthy:
         assert healthy.status == 200
-    launch("send", "lumberjack", gateway.address("lumberjack"), "--count", "5000", "--size", "1000")
+    words = ["--count", "5000", "--size", "1000"]
+    sender = launch("send", "lumberjack", gateway.address("lumberjack"), *words)
     gateway.line("nothing can be acknowledged")
     assert b"no consumer is registered" in refusal(f"{url}/healthz")
     with urlopen(f"{url}/status.json") as answered:
         assert json.load(answered)["safe"]["ok"] is False
+    for waiting in (sender, gateway):  # either would wait for room
+        waiting.kill()
 
 
 def test_what_a_peer_chose_does_not_steer_the_terminal() -> None:
