@@ -226,6 +226,18 @@ def test_no_more_than_the_limit_wait():
         Pending(0)
 
 
+def test_a_deadline_of_ones_own_is_not_moved_and_forgotten_with_its_waiter():
+    pending = Pending(10)
+    pending.add("own", 1, 5.0, own=True)
+    pending.add("other", 2, 5.0)
+    pending.add("again", 3, 1.0, own=True)
+    pending.resolve("again")
+    pending.add("again", 4, 5.0)
+    assert pending.expire(5.0, 7.0) == [("own", 1)]
+    assert pending.next_deadline() == 7.0
+    assert pending.expire(7.0, 7.0) == [("other", 2), ("again", 4)]
+
+
 def test_waiters_expire_at_their_deadlines_earliest_first():
     pending = Pending(10)
     pending.add("late", "one", 5.0)

@@ -112,8 +112,9 @@ class Served(TestCase):
         await self.listen(
             server=Seeing, limits={"message-bytes": 1000}, newSessionId=lambda: sides.SESSION
         )
-        large = sides.HOLA.replace(b"Hola", b"x" * 3000)
-        (_, answer), code, _ = await self.foreign(sides.CONNECT.decode(), large)
+        cut, large = (sides.HOLA.replace(b"Hola", b"x" * size) for size in (1500, 3000))
+        (_, shown, answer), code, _ = await self.foreign(sides.CONNECT.decode(), cut, large)
+        self.assertIn("truncated::yes", shown)
         self.assertIn("error-code::413", answer)
         self.assertEqual(code, 1009)
-        self.assertEqual(seen, [])
+        self.assertEqual([message.truncated for message in seen], [True])

@@ -6,6 +6,7 @@ from tests.umq.pairs import Pairs, streaming
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
+    TimedOut,
 )
 from twisted_msgproto.testing import HeldSink
 from twisted_msgproto.umq import (
@@ -101,6 +102,17 @@ class Calls(Pairs):
             self.successResultOf(answered).payload,
             "[AttachmentFailure(text='the attachment is not available'), b'2', b'3']",
         )
+
+    def test_the_usual_time_does_not_run_while_the_call_is_on_its_way__HO_04(self):
+        both = self.pair(full=1000, client_limits={"call-seconds": 5})
+        both.deafen("server")
+        usual = both.client.call("x" * 100_000)
+        own = both.client.call("y", timeout=5)
+        both.clock.advance(8)
+        self.failureResultOf(own, TimedOut)
+        both.listen()
+        both.pump()
+        self.assertEqual(len(self.successResultOf(usual).payload), 100_000)
 
     def test_attachments_may_be_any_iterable(self):
         """It was exhausted when it was weighed, and the message went without attachments."""
