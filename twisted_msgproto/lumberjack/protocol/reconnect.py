@@ -122,10 +122,10 @@ class _Line(ReconnectingClient[LumberjackClient]):
             stopWhenRefused=stopWhenRefused,
         )
 
-    def _unconnected(self, failure: Failure) -> Failure:
+    def _unconnected(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
             self._shipper.connectionEnded(cast(BaseException, failure.value), False)
-        return super()._unconnected(failure)
+        super()._unconnected(failure)
 
     def _failed(self, error: BaseException | None = None) -> None:
         self._refusing = self._refusing + 1 if isinstance(error, Refused) else 0

@@ -5,20 +5,16 @@ service runs.
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
-from twisted.application.internet import ClientService
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
 from ...core.limits import Limit, Limits
@@ -562,25 +558,8 @@ class ReconnectingService(Service, Generic[S]):
 # ── services on Twisted's transports ──────────────────────────────────────────────────────────────
 
 
-@implementer(IStreamClientEndpoint)
-class _Attempts:
-    def __init__(self, endpoint: IStreamClientEndpoint, service: ReconnectingClient[Any]) -> None:
-        self._endpoint = endpoint
-        self._service = service
-
-    def __repr__(self) -> str:
-        return repr(self._endpoint)
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
-        service = self._service
-        with service._asked():
-            service._attempting()
-            connected: Deferred[Any] = self._endpoint.connect(protocolFactory)
-            return connected.addCallbacks(service._connected, service._unconnected)
-
-
 class ReconnectingClient(ReconnectingService[S]):
-    """A client on Twisted transports that reconnects with Twisted's ``ClientService``.
+    """A client on Twisted transports that reconnects.
 
     What the factory builds has ``whenEstablished()``, which fires with the session, or fails with
     Refused if the server refused it; the session's ``close()`` ends it in order.
@@ -602,70 +581,73 @@ class ReconnectingClient(ReconnectingService[S]):
         options.setdefault("drain", drain)
         super().__init__(factory.clock, **options)
         self.factory = factory
-        self._connection: Any = None  # the newest one
-        self._client = ClientService(
-            _Attempts(endpoint, self),
-            factory if connecting is None else connecting,
-            retryPolicy=self._between,
-            clock=factory.clock,
-        )
+        self._endpoint = endpoint
+        self._builder = factory if connecting is None else connecting
+        self._attempt: Deferred[Any] | None = None  # the connection that is being made
+        self._connection: Any = None  # the one that lives
+        self._next: Any = None  # the call of the next attempt
         self._error: BaseException | None = None  # why the attempt at hand has failed
-        self._asking = False  # ClientService asks something, and cannot be stopped meanwhile
+        self._over: Waiters[None] = Waiters()  # who waits for the end of what is at hand
+
+    @property
+    def _resting(self) -> bool:
+        return self._attempt is None and self._connection is None and self._next is None
 
     def _begin(self) -> None:
-        self._client.startService()
+        self._next = None
+        self._attempting()
+        if self._closing or not self._resting:
+            return  # whoever heard of it has stopped this, or the last connection has not ended
+        attempt: Deferred[Any] = self._endpoint.connect(self._builder)
+        self._attempt = attempt
+        attempt.addCallbacks(self._connected, self._unconnected)
 
-    def _connected(self, connection: Any) -> Any:
-        self._connection = connection
+    def _connected(self, connection: Any) -> None:
+        self._attempt, self._connection = None, connection
         session = session_of(connection)
         established: Deferred[S] = session.whenEstablished()
-        with self._asked():
-            established.addCallbacks(self._established, self._unestablished)
-        return connection
+        established.addCallbacks(self._established, self._unestablished)
+        session.link.whenGone().addCallback(self._lost)
 
-    def _unconnected(self, failure: Failure) -> Failure:
-        self._error = failure.value
-        return failure
+    def _unconnected(self, failure: Failure) -> None:
+        self._attempt, self._error = None, failure.value
+        self._again()
 
     def _unestablished(self, failure: Failure) -> None:
         self._error = failure.value
 
-    def _between(self, attempts: int) -> float:
-        with self._asked():
-            error, self._error = self._error, None
-            self._connection = None
-            self._failed(error)
-            seconds = self._delay()
-            if self._stopWhenRefused and self.state is ReconnectState.REFUSED:
-                self.clock.callLater(0, self._giveUp)
-            return seconds
+    def _lost(self, result: None) -> None:
+        self._connection = None
+        self._again()
 
-    @contextmanager
-    def _asked(self) -> Iterator[None]:
-        """ClientService asks for a connection or an interval, between two states of its own.
-
-        Whatever is called meanwhile (a hook, an errback, the policy) may stop this service, but
-        ClientService would not notice: it would keep the call that reconnects.
-        """
-        within, self._asking = self._asking, True
-        try:
-            yield
-        finally:
-            self._asking = within
-
-    def _giveUp(self) -> None:
-        if self.state is ReconnectState.REFUSED and not self._closing:
-            self._client.stopService()
+    def _again(self) -> None:
+        """Come back after a while, unless somebody who hears of it stops or starts this."""
+        error, self._error = self._error, None
+        self._failed(error)
+        if self._closing:
+            self._over.fire(None)
+            return
+        seconds = self._delay()
+        refused = self._stopWhenRefused and self.state is ReconnectState.REFUSED
+        if self._resting and not self._closing and not refused:
+            self._next = self.clock.callLater(seconds, self._begin)
 
     def _closeSession(self, session: S) -> Deferred[Any]:
         closed: Deferred[Any] = cast(Any, session).close()
         return closed
 
     def _leave(self) -> Deferred[Any]:
-        if self._asking:
-            return deferLater(self.clock, 0, self._client.stopService)
-        left: Deferred[Any] = self._client.stopService()
-        return left
+        call, self._next = self._next, None
+        if call is not None:
+            call.cancel()
+        if self._resting:
+            return succeed(None)
+        over = self._over.wait()
+        if self._attempt is not None:
+            self._attempt.cancel()
+        else:
+            self._connection.transport.loseConnection()
+        return over
 
     def _cutOff(self) -> None:
         connection = self._connection
