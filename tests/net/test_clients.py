@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from twisted.internet import reactor as installed
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -23,10 +25,12 @@ from twisted_msgproto.core.errors import (
     Refused,
     TimedOut,
 )
+from twisted_msgproto.extend import ReconnectingClient
 from twisted_msgproto.net.clients.client_endpoints import client_endpoint, host_and_port
 from twisted_msgproto.net.clients.command_types import ConnectOptions
 from twisted_msgproto.net.clients.reconnect import Backoff, ReconnectingService
 from twisted_msgproto.net.factory import tls_refusal
+from twisted_msgproto.sabc import SabcClientFactory
 
 
 @pytest.mark.parametrize(
@@ -320,6 +324,87 @@ class ComebackTests(SynchronousTestCase):
         client.stand()
         self.successResultOf(closed)
         self.assertIsNone(client.session)
+
+
+class Endpoint:
+    """Connects when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[Deferred[Any]] = []
+        self.cancelled = 0
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        self.asked.append(Deferred(self.cancel))
+        return self.asked[-1]
+
+    def cancel(self, attempt: Deferred[Any]) -> None:
+        self.cancelled += 1
+
+
+class AttemptTests(SynchronousTestCase):
+    """Whoever hears of an attempt may stop its service, and start it again."""
+
+    def setUp(self) -> None:
+        self.clock, self.endpoint = Clock(), Endpoint()
+
+    def service(self, **options: Any) -> Any:
+        factory = SabcClientFactory(clock=self.clock)
+        return ReconnectingClient(self.endpoint, factory, **options)  # type: ignore[arg-type]
+
+    def again(self, service: Any, at: str) -> None:
+        """Stop it and start it again, once, when it comes to this state."""
+        states: list[str] = []
+
+        def hook(state: str) -> None:
+            if state == at and at not in states:
+                states.append(state)
+                service.close()
+                service.startService()
+
+        service.watch(hook)
+
+    def test_an_attempt_that_is_under_way_is_given_up_at_once(self) -> None:
+        service = self.service()
+        service.startService()
+        self.successResultOf(service.close())
+        self.assertEqual((self.endpoint.cancelled, self.clock.getDelayedCalls()), (1, []))
+
+    def test_a_connection_without_a_session_is_ended_at_once(self) -> None:
+        service, transport = self.service(), StringTransport()
+        gone: Deferred[None] = Deferred()
+        service.startService()
+        self.endpoint.asked[0].callback(
+            SimpleNamespace(
+                whenEstablished=Deferred,
+                link=SimpleNamespace(whenGone=lambda: gone),
+                transport=transport,
+            )
+        )
+        closed = service.close()
+        self.assertTrue(transport.disconnecting)
+        self.assertNoResult(closed)
+        gone.callback(None)
+        self.successResultOf(closed)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_it_is_started_again_while_an_attempt_begins(self) -> None:
+        service = self.service()
+        self.again(service, "connecting")
+        service.startService()
+        self.assertEqual(len(self.endpoint.asked), 1)
+
+    def test_it_is_started_again_while_an_attempt_has_failed(self) -> None:
+        service = self.service()
+        service.startService()
+        self.again(service, "down")
+        self.endpoint.asked[0].errback(ConnectionLost())
+        self.assertEqual((len(self.endpoint.asked), self.clock.getDelayedCalls()), (2, []))
+
+    def test_the_policy_may_stop_it(self) -> None:
+        service = self.service(retryPolicy=lambda attempts: float(bool(service.close())))
+        service.startService()
+        self.endpoint.asked[0].errback(ConnectionLost())
+        self.assertEqual((service.state, self.clock.getDelayedCalls()), ("down", []))
 
 
 class BackoffTests(SynchronousTestCase):
