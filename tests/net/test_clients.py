@@ -400,6 +400,12 @@ class AttemptTests(SynchronousTestCase):
         self.endpoint.asked[0].errback(ConnectionLost())
         self.assertEqual((len(self.endpoint.asked), self.clock.getDelayedCalls()), (2, []))
 
+    def test_an_endpoint_may_say_that_it_is_refused(self) -> None:
+        service = self.service(stopWhenRefused=True)
+        service.startService()
+        self.endpoint.asked[0].errback(Refused("the proxy wants a password"))
+        self.assertEqual((service.state, self.clock.getDelayedCalls()), ("refused", []))
+
     def test_the_policy_may_stop_it(self) -> None:
         service = self.service(retryPolicy=lambda attempts: float(bool(service.close())))
         service.startService()
