@@ -62,7 +62,7 @@ def test_counts(landed: Landed) -> None:
         f"table {landed.location} version 4: 21 rows in 4 files, {octets} bytes",
         "day 2023-11-15: 11 rows",
         "day 2023-11-16: 10 rows",
-        f"gateway {landed.id}: landed 21, from offset 0",
+        f"gateway {landed.id}: landed 21, from offset 0, 21 rows",
     ]
 
 

@@ -33,6 +33,7 @@ from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.spark.source_options import open_range
 from twisted_msgproto.table import gaps
 from twisted_msgproto.table.actions import DataFile
+from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.plan import Range
@@ -255,8 +256,7 @@ def test_rows_are_counted_by_partition_from_the_log_alone(tmp_path: Path) -> Non
     land(table, a)
     a.put(3, day=1)
     land(table, a)
-    begin = {f"{gaps.BEGIN_PREFIX}gone": 5}
-    table.commit([], {"gone": Landed(7)}, before={}, run=RUN, notes=begin)
+    table.commit([], {"gone": Landed(7)}, before={}, run=RUN)
     shutil.rmtree(place / "protocol=umq")
     found = counts(table)
     assert (found.rows, found.files) == (14, len(table.files()))
@@ -265,8 +265,20 @@ def test_rows_are_counted_by_partition_from_the_log_alone(tmp_path: Path) -> Non
         "protocol": {"lumberjack": 4, "umq": 10},
         "day": {"2023-11-15": 11, "2023-11-16": 3},
     }
-    assert found.gateways[a.id].landed == 14
-    assert found.gateways["gone"] == GatewayCounts(7, 5)
+    assert found.gateways == {a.id: GatewayCounts(14, 0, 14), "gone": GatewayCounts(7)}
+
+
+def test_rows_of_gateways_that_share_a_file_are_counted_there(tmp_path: Path) -> None:
+    table, a, b = create(tmp_path / "table"), Gateway(tmp_path / "a"), Gateway(tmp_path / "b")
+    for gateway, rows in ((a, 10), (b, 4), (a, 2)):
+        gateway.put(rows)
+        land(table, a, b)
+    compact(Table.open(table.location), RUN)
+    found = counts(Table.open(table.location))
+    assert found.gateways == {
+        a.id: GatewayCounts(13, 0, 13),
+        b.id: GatewayCounts(5, 0, 5),
+    }
 
 
 def test_a_file_of_which_the_log_does_not_count_the_rows_is_counted_by_itself(

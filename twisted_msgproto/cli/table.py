@@ -143,7 +143,7 @@ def _tell(line: str) -> None:
 # -- actions --------------------------------------------------------------------------------------
 
 
-@action("counts", "rows, files and days, and how far each gateway has landed")
+@action("counts", "rows, files and days; rows and offsets of every gateway")
 def _counts(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.proof import counts
 
@@ -159,8 +159,9 @@ def _counts(arguments: SimpleNamespace) -> int:
         for value, rows in sorted(values.items()):
             print(f"{name} {value}: {rows} rows")
     for gateway, each in found.gateways.items():
+        landed = "no place" if each.landed is None else f"landed {each.landed}"
         begin = "" if each.begin is None else f", from offset {each.begin}"
-        print(f"gateway {gateway}: landed {each.landed}{begin}")
+        print(f"gateway {gateway}: {landed}{begin}, {each.rows} rows")
     return 0
 
 

@@ -20,12 +20,14 @@ from .row_offsets import (
     Coverage,
     FileLost,
     check_columns,
+    gateways_of,
+    has_keys,
     read_footer,
     read_offsets,
     size,
     without,
 )
-from .storage import verify_tells
+from .storage import Storage, verify_tells
 
 LINES_MAX = 20
 
@@ -263,9 +265,10 @@ class _Reasons:
 
 @dataclass(slots=True)
 class GatewayCounts:
-    landed: int
+    landed: int | None = None
     begin: int | None = None
-    """The first offset that the table was to hold; None where it is not noted."""
+    """The lowest offset in the table."""
+    rows: int = 0
 
 
 @dataclass(slots=True)
@@ -282,26 +285,31 @@ class Counts:
 
 
 def counts(table: Table) -> Counts:
-    """Return what the log says; of a file of which it does not count the rows, its footer does."""
+    """Return what the log says; only files of which it does not say enough are opened."""
     files = table.files()
     nbytes = sum(file.size for file in files)
     found = Counts(table.location, table.version, table.table_id, len(files), nbytes)
+    for gateway, landed in table.landed().items():
+        found.gateways[gateway] = GatewayCounts(landed.offset)
+    keys = has_keys(table)
     for file in files:
-        rows = _rows_in(table, file) if file.rows is None else file.rows
-        found.rows += rows
-        for name, value in file.partition.items():
-            by = found.partitions.setdefault(name, {})
-            key = "null" if value is None else value
-            by[key] = by.get(key, 0) + rows
-    begins = gaps.offsets(table.transactions, gaps.BEGIN_PREFIX)
-    for gateway, landed in sorted(table.landed().items()):
-        found.gateways[gateway] = GatewayCounts(landed.offset, begins.get(gateway))
+        try:
+            _count(found, file, table.storage, keys)
+        except FileLost as error:
+            tells = verify_tells(table.location)
+            raise TableError(f"{file.path} of {table.location}: {error}; {tells}") from error
+    found.gateways = dict(sorted(found.gateways.items()))
     return found
 
 
-def _rows_in(table: Table, file: DataFile) -> int:
-    try:
-        return int(read_footer(table.storage, file).num_rows)
-    except FileLost as error:
-        tells = verify_tells(table.location)
-        raise TableError(f"{file.path} of {table.location}: {error}; {tells}") from error
+def _count(found: Counts, file: DataFile, storage: Storage, keys: bool) -> None:
+    rows = int(read_footer(storage, file).num_rows) if file.rows is None else file.rows
+    found.rows += rows
+    for name, value in file.partition.items():
+        by = found.partitions.setdefault(name, {})
+        key = "null" if value is None else value
+        by[key] = by.get(key, 0) + rows
+    for gateway, begin, rows in gateways_of(storage, file) if keys else ():
+        each = found.gateways.setdefault(gateway, GatewayCounts())
+        each.begin = begin if each.begin is None else min(each.begin, begin)
+        each.rows += rows

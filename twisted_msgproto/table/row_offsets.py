@@ -278,6 +278,26 @@ def queried(table: Table, query: str) -> Iterator[pa.Table]:
         raise TableError(f"rows of {table.location}: {one_line(error)}") from error
 
 
+def gateways_of(storage: Storage, file: DataFile) -> Iterator[tuple[str, int, int]]:
+    """Yield gateway, lowest offset and rows: from the log where the file is of one gateway.
+
+    Raises FileLost when the file has to be opened and is gone.
+    """
+    try:
+        statistics = json.loads(file.statistics)
+        least, most = statistics["minValues"], statistics["maxValues"]
+        if least["gateway"] == most["gateway"]:
+            yield least["gateway"], int(least["offset"]), int(statistics["numRecords"])
+            return
+    except (ValueError, KeyError, TypeError):
+        pass
+    for rows in groups_of(storage, file, KEY):
+        by = rows.group_by("gateway").aggregate([("offset", "min"), ("offset", "count")])
+        for row in by.to_pylist():
+            if row["gateway"] is not None and row["offset_min"] is not None:
+                yield row["gateway"], row["offset_min"], row["offset_count"]
+
+
 def may_hold(file: DataFile, low: int, high: int) -> bool:
     """Return whether a file may have offsets low ≤ offset < high, as its statistics say."""
     try:
