@@ -301,6 +301,7 @@ class Pairs(RuleBasedStateMachine):
         self.accounts = {side: Account() for side in BOTH}
         self.carried: list[Any] = []
         self.live = False  # the wire delivers at once
+        self.live_since = 0.0
         self.pair: Any = None
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────
@@ -386,7 +387,7 @@ class Pairs(RuleBasedStateMachine):
     def wait_on_a_quick_wire(self, seconds: float) -> None:
         """Time passes, and all that is written is read at once, but for a side that is paused."""
         self._deliver_all()
-        self.live = True
+        self.live, self.live_since = True, self.now
         try:
             self._wait(seconds, late=False)
         finally:
@@ -649,10 +650,13 @@ class Pairs(RuleBasedStateMachine):
     def _fault(self, side: Side, report: Faulted) -> None:
         kind, reason = self.kind, report.reason
         must(reason in {**kind.patience, **kind.haste}, side, "blames its peer:", reason)
-        waited = self.now - (self.made if reason in kind.haste else self.heard[side])
-        must(waited >= {**kind.patience, **kind.haste}[reason], side, "is impatient:", reason)
-        quick = self.live and reason in self.pair.kept_alive and not self.paused
-        must(not quick, side, "lost its peer on a quick wire:", reason)
+        since = self.made if reason in kind.haste else self.heard[side]
+        patience = {**kind.patience, **kind.haste}[reason]
+        must(self.now - since >= patience, side, "is impatient:", reason)
+        # What came late, because the wire was slow, has its answer late.
+        quick = self.live and self.now - max(since, self.live_since) >= patience
+        kept = reason in self.pair.kept_alive and not self.paused
+        must(not (quick and kept), side, "lost its peer on a quick wire:", reason)
 
     # ── what must hold after each step ──────────────────────────────────────────────────────────
 
@@ -685,7 +689,7 @@ class Pairs(RuleBasedStateMachine):
 
     def _rest(self) -> None:
         """Send what is to be sent again, deliver all, store all, until nothing happens."""
-        until = self.now + REST_SECONDS
+        until, self.live_since = self.now + REST_SECONDS, self.now
         for _ in range(ROUNDS_MAX):
             if not self.up:
                 return
