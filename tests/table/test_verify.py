@@ -172,20 +172,30 @@ def test_another_history_of_the_queue_is_a_finding(
     assert "row 19 of the queue" in of(report, a).mismatch
 
 
-@pytest.mark.parametrize("kind", [pa.int32(), pa.string(), pa.struct({"a": pa.int64()}), None])
-@pytest.mark.parametrize("act", ["verify", "rewind", "erase", "expire"])
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        *((kind, ()) for kind in (pa.int32(), pa.string(), pa.struct({"a": pa.int64()}), None)),
+        (pa.int64(), ("gateway",)),
+    ],
+)
+@pytest.mark.parametrize("act", ["verify", "rewind", "erase", "expire", "counts"])
 def test_a_table_whose_keys_are_others_is_a_line(
-    tmp_path: Path, kind: pa.DataType | None, act: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    kind: pa.DataType | None,
+    by: Sequence[str],
+    act: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Another program made it; an offset that is no number was a traceback."""
     rows = pa.table({"gateway": ["g"], "day": ["2026-01-31"]})
     if kind is not None:
         rows = rows.append_column("offset", pa.array([None], kind))
-    write_deltalake(tmp_path / "table", rows, partition_by=["day"])
+    write_deltalake(tmp_path / "table", rows, partition_by=["day", *by])
     options = {"erase": ["--where", "true"], "expire": ["--before", "2026-02-01"]}
     status = cli.main(["table", act, str(tmp_path / "table"), *options.get(act, [])])
     told = capsys.readouterr()
-    if act == "expire":
+    if act in ("expire", "counts"):
         assert (status, told.err) == (0, "")
     else:
         assert status == 2 and told.err.count("\n") == 1
@@ -279,6 +289,14 @@ def test_rows_of_gateways_that_share_a_file_are_counted_there(tmp_path: Path) ->
         a.id: GatewayCounts(13, 0, 13),
         b.id: GatewayCounts(5, 0, 5),
     }
+
+
+def test_rows_of_no_gateway_are_not_counted_as_those_of_another(tmp_path: Path) -> None:
+    offsets = pa.array([0, 1, 0, None], pa.int64())
+    rows = pa.table({"gateway": ["g", "g", None, "g"], "offset": offsets})
+    write_deltalake(tmp_path / "table", rows)
+    found = counts(Table.open(tmp_path / "table"))
+    assert (found.rows, found.gateways) == (4, {"g": GatewayCounts(None, 0, 2)})
 
 
 def test_a_file_of_which_the_log_does_not_count_the_rows_is_counted_by_itself(

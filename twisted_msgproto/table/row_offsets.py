@@ -167,8 +167,9 @@ class Offsets:
 
 
 def has_keys(table: Table) -> bool:
-    """Return whether the rows of a table have gateway and offset."""
-    kinds = {column.name: str(column.type) for column in table.schema}
+    """Return whether the rows of a table, as they stand in its files, have gateway and offset."""
+    stored = (column for column in table.schema if column.name not in table.partition_by)
+    kinds = {column.name: str(column.type) for column in stored}
     return kinds.get("gateway") in TEXTS and kinds.get("offset") == "int64"
 
 
@@ -176,8 +177,8 @@ def check_columns(table: Table) -> None:
     """Raise TableError if the rows of a table have no gateway and offset."""
     if not has_keys(table):
         raise TableError(
-            f"{table.location} does not have the columns gateway (string) and offset (bigint): "
-            "which rows it holds cannot be told"
+            f"{table.location} does not have the columns gateway (string) and offset (bigint) in "
+            "its files: which rows it holds cannot be told"
         )
 
 
@@ -285,8 +286,8 @@ def gateways_of(storage: Storage, file: DataFile) -> Iterator[tuple[str, int, in
     """
     try:
         statistics = json.loads(file.statistics)
-        least, most = statistics["minValues"], statistics["maxValues"]
-        if least["gateway"] == most["gateway"]:
+        least, most, nulls = (statistics[name] for name in ("minValues", "maxValues", "nullCount"))
+        if least["gateway"] == most["gateway"] and not any(nulls[name] for name in KEY):
             yield least["gateway"], int(least["offset"]), int(statistics["numRecords"])
             return
     except (ValueError, KeyError, TypeError):
