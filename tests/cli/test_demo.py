@@ -111,7 +111,8 @@ def test_a_directory_serves_one_demo_at_a_time(tmp_path: Path) -> None:
 def test_a_directory_which_cannot_be_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert msgproto("demo", "--keep", tmp_path / "file", status=2) == (
-        f"msgproto demo: cannot use {tmp_path / 'file'}: File exists\n"
+        f"msgproto demo: cannot use {tmp_path / 'file'}: File exists; a file has this name: "
+        "name another place\n"
     )
 
 
