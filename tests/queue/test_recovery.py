@@ -6,6 +6,7 @@ import contextlib
 import copy
 import errno
 import functools
+import os
 import random
 import re
 import stat
@@ -325,10 +326,8 @@ def test_a_start_gives_up_no_block_before_zeros_stand_for_it__RD_50(bad: int) ->
     goes_on(disk, again, lost)
 
 
-def test_what_a_line_says_of_a_file_that_is_never_read_again_keeps_its_owner_and_mode(
-    tmp_path: Path,
-) -> None:
-    """The gateway could not open a copy that root had made."""
+def follow_the_line(directory: Path) -> Path:
+    """Do in ``directory`` what a line says of a file that is never read again."""
     disk = SimulatedDisk()
     a_queue(disk)
     disk.cannot_read(FIRST)
@@ -336,13 +335,33 @@ def test_what_a_line_says_of_a_file_that_is_never_read_again_keeps_its_owner_and
         reopened(disk)
     told = re.search(r"\((cp .*)\)", str(caught.value))
     assert told is not None
-    file = tmp_path / "FILE"
+    file = directory / "FILE"
     file.write_bytes(bytes(range(100)) * 99)
     file.chmod(0o600)
-    subprocess.run(told[1], shell=True, check=True, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    environment = {**os.environ, "PATH": f"{directory / 'bin'}:{os.environ['PATH']}"}
+    subprocess.run(
+        told[1], shell=True, cwd=directory, env=environment, stderr=subprocess.DEVNULL, check=False
+    )
     assert file.read_bytes() == bytes(range(100)) * 99
+    return file
+
+
+def test_what_a_line_says_of_a_file_that_is_never_read_again_keeps_its_owner_and_mode(
+    tmp_path: Path,
+) -> None:
+    """The gateway could not open a copy that root had made."""
+    file = follow_the_line(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_copy_that_had_no_room_takes_no_files_place(tmp_path: Path) -> None:
+    """It had zeros for all that stands behind its end."""
+    dd = tmp_path / "bin" / "dd"
+    dd.parent.mkdir()
+    dd.write_text("#!/bin/sh\nhead -c 4096 FILE > COPY\nexit 1\n")
+    dd.chmod(0o700)
+    follow_the_line(tmp_path)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])

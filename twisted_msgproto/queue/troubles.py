@@ -14,7 +14,8 @@ TOLD_AGAIN_SECONDS: Final = 60.0
 REMEDY: Final = (
     "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
     "lost in its place (cp -p --attributes-only FILE COPY; dd if=FILE of=COPY bs=4096 "
-    "conv=noerror,sync; truncate -r FILE COPY && mv COPY FILE), and start the gateway"
+    "conv=noerror,sync,fsync; test $(stat -c %s COPY) -ge $(stat -c %s FILE) && "
+    "truncate -r FILE COPY && mv COPY FILE), and start the gateway"
 )
 """This ends a line about a file that the disk cannot read; the start then finds what is lost."""
 
