@@ -384,6 +384,27 @@ def test_a_reader_passes_over_no_block_that_the_disk_may_read_another_time__NB_1
     assert [row["offset"] for row in rows(DIRECTORY, disk=disk)] == missing(end=40)
 
 
+@pytest.mark.parametrize("row", [0, 10, 18, 22, 30, 39])
+def test_a_block_that_the_disk_cannot_read_hides_no_other_row(row: int) -> None:
+    """A search in the segment looks at its middle first, whose block is within one message."""
+    disk = BadBlocks()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for number in range(40):
+        log.append([frame(number, nbytes=100_000)])
+    disk.bad = {len(disk.bytes_of(FIRST)) // 2 // 4096}
+    found = QueueReader(DIRECTORY, disk=disk).read(row, row + 1)
+    assert [batch.column("offset").to_pylist() for batch in found] == [[row]]
+
+
+def test_a_description_that_the_disk_cannot_read_says_what_to_do() -> None:
+    disk = BadBlocks()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    log.append([frame(0, nbytes=10_000)])
+    disk.bad = {0}
+    with pytest.raises(OSError, match=r"cannot read the block .* read again later; .*dd if=FILE"):
+        QueueReader(DIRECTORY, disk=disk).describe()
+
+
 @pytest.mark.parametrize("failures", [1, 3])
 def test_a_read_error_that_passes_costs_nothing__NB_12(failures: int) -> None:
     """NB-12: a start quarantines for good what it takes for damage, and readers pass over it."""

@@ -421,7 +421,11 @@ class Segment:
         stop = self.size
         while stop - position > self._window_bytes:
             middle = (position + stop) // 2
-            record = self.next_record(middle, self.first, stop)
+            try:
+                record = self.next_record(middle, self.first, stop)
+            except OSError as error:
+                _check_read_error(error)
+                record = None  # what stands before such a block is found without it
             if record is None or record.first > offset:
                 stop = middle
             else:

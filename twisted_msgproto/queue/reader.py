@@ -9,7 +9,6 @@ may be put back, until a start of the writer has noted that it is lost.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,8 +26,7 @@ from .interface import Rows
 from .lineage import Description, Landed
 from .payload import Assembly
 from .recovery import proven
-from .row_locator import RowLocator
-from .troubles import REMEDY
+from .row_locator import RowLocator, remedied
 
 READ_ROWS = 10_000
 READ_BYTES = 32 << 20
@@ -326,19 +324,17 @@ class QueueReader:
             stop = min(hi, following)
             seed = self.identity.frame_seed
             try:
-                with recovery.opened(self._disk, self.directory, first, seed) as segment:
+                with (
+                    # Who passed over these rows would have lost them.
+                    remedied(self.queue_id),
+                    recovery.opened(self._disk, self.directory, first, seed) as segment,
+                ):
                     for record in self._segment_records(segment, lo, stop, note):
                         yield segment, record, segment.payload(record)
             except FileNotFoundError:
                 if recovery.is_listed(self._disk, self.directory, first):
                     raise
                 continue  # trimmed since it was listed: look again
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                # Who passed over these rows would have lost them.
-                line = f"{error.strerror} now: queue {self.queue_id} is read again later; {REMEDY}"
-                raise OSError(errno.EIO, line) from error
             lo = stop
 
     def _segment_records(

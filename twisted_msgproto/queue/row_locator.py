@@ -5,6 +5,7 @@ Frames are found by a few headers alone: a place costs a millisecond in a queue 
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,21 @@ from .format import (
 from .lineage import Landed, Lineage, witness
 from .payload import received_at
 from .recovery import opened
+from .troubles import REMEDY
 
 LOOK_BYTES = 16 << 10
+
+
+@contextmanager
+def remedied(queue_id: str) -> Iterator[None]:
+    """Say in the error of a segment that the disk cannot read what its reader can do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        line = f"{error.strerror} now: queue {queue_id} is read again later; {REMEDY}"
+        raise OSError(errno.EIO, line) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,10 @@ class RowLocator:
     @contextmanager
     def _opened(self, first: int) -> Iterator[Segment]:
         seed = self.identity.frame_seed
-        with opened(self.disk, self.directory, first, seed, window=LOOK_BYTES) as segment:
+        with (
+            remedied(self.identity.queue_id),
+            opened(self.disk, self.directory, first, seed, window=LOOK_BYTES) as segment,
+        ):
             if self.published.segment == first:
                 segment.size = min(segment.size, self.published.nbytes)
             yield segment
