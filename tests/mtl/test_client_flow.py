@@ -390,6 +390,20 @@ def test_a_server_that_only_answers_what_it_is_asked_is_not_silent__MT_21() -> N
                 flowing.get(Response(command.sequence, 400))
 
 
+def test_a_reader_that_confirms_all_the_time_pings__MT_21() -> None:
+    """A server has nothing to say to that, and was given up as silent."""
+    flowing = reader(liveness=15)
+    flowing.get(*(Content(number, "a", EMPTY, b"x") for number in range(40)))
+    for number in range(40):
+        flowing.flow.confirm(number, False, flowing.now)
+        assert flowing.wait(1.0) == []
+        for command in flowing.sent:
+            if isinstance(command, Ping):
+                flowing.get(Pong())
+            elif isinstance(command, Summon):
+                flowing.get(Response(command.sequence, 400))
+
+
 def test_a_flow_asks_now_and_then_whether_the_server_knows_it_still() -> None:
     """MT-21, MT-28: a Pong says nothing, everybody gets one."""
     flowing = reader(heartbeat=100, liveness=15)

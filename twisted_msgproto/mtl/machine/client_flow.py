@@ -125,7 +125,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._received = -1  # the server's last sequence of this lease
         self.doubted: bool = False
         self._heard_at = 0.0
-        self._sent_at = 0.0  # what is answered: a server need not say anything to contents
+        self._sent_at = 0.0  # what is answered: nobody must answer contents, or what settles them
         self._probed_at = 0.0
         self._paused = False
         self._out: list[list[bytes]] = []
@@ -245,13 +245,13 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         """These contents are safe; what was settled or never received is no error."""
         server_sequence = self._settle(sequence, multiple)
         if server_sequence is not None:
-            self._send(Confirm(server_sequence, multiple), now)
+            self._out.append(data.encode(Confirm(server_sequence, multiple)))
 
     def reject(self, sequence: int, multiple: bool, recycle: bool, now: float) -> None:
         """These contents are not taken; ``recycle``: somebody else may have them."""
         server_sequence = self._settle(sequence, multiple)
         if server_sequence is not None:
-            self._send(Reject(server_sequence, multiple, recycle), now)
+            self._out.append(data.encode(Reject(server_sequence, multiple, recycle)))
 
     def _settle(self, sequence: int, multiple: bool) -> int | None:
         if not self.reads or not self.confirms:
@@ -339,12 +339,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         events: list[ClientFlowEvent] = []
         for parts in inputs:
             if len(parts) != 2:
-                self._ill_formed(parts, "frames", events, now)
+                self._ill_formed(parts, "frames", events)
                 continue
             try:
                 command = data.decode(*parts)
             except IllFormed as error:
-                self._ill_formed(parts, error.reason, events, now)
+                self._ill_formed(parts, error.reason, events)
                 continue
             self._heard_at = now
             if not self._machine.try_step(type(command)):
@@ -354,7 +354,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         return events
 
     def _ill_formed(
-        self, parts: Sequence[bytes], reason: str, events: list[ClientFlowEvent], now: float
+        self, parts: Sequence[bytes], reason: str, events: list[ClientFlowEvent]
     ) -> None:
         """A Content that cannot be read is rejected before a later Confirm covers it (``MT-13``).
 
@@ -371,7 +371,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             return
         (sequence,) = data.read_sequence(header)
         if self._passes(sequence):
-            self._send(Reject(sequence), now)
+            self._out.append(data.encode(Reject(sequence)))
 
     def _obey(self, command: DataCommand, events: list[ClientFlowEvent], now: float) -> None:
         match command:

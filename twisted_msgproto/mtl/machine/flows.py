@@ -244,7 +244,7 @@ class Flow:
     peer: bytes  # the data connection; never shown to anybody
     grant: LeaseGrant
     heard_at: float
-    sent_at: float  # what is answered: a peer need not say anything to contents
+    sent_at: float  # what is answered: nobody must answer contents, or what settles them
     # Sequences of the last commands, which a Response may still be on its way for:
     commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
     state: FlowState = FlowState.UNLEASED

@@ -349,7 +349,7 @@ class Server(Sessions):
         """Answer with Reject, or with a Response where that cannot be mistaken for another's."""
         self.counters["contents_refused"] += 1
         if flow.grant.confirm:
-            self._send(flow.peer, flow, data.encode(data.Reject(sequence)))
+            self._send(flow.peer, None, data.encode(data.Reject(sequence)))
         elif sequence in flow.commands:
             self._dropped("ambiguous-content")
         else:
@@ -480,7 +480,7 @@ class Server(Sessions):
     def _confirm_or_reject(self, flow: WritingFlow, command: data.Confirm | data.Reject) -> None:
         if flow.grant.confirm and self._stands(flow):
             self.counters["confirms"] += 1
-            self._send(flow.peer, flow, data.encode(command))
+            self._send(flow.peer, None, data.encode(command))
 
     def _stands(self, flow: Flow) -> bool:
         return self._flows.get(flow.peer) is flow
@@ -603,7 +603,7 @@ class Server(Sessions):
     # ── time ──────────────────────────────────────────────────────────────────────────────────────
 
     def _look_after_flow(self, flow: Flow, now: float) -> None:
-        """Ping who was sent nothing but contents, and end who has said nothing, for too long
+        """Ping who was sent nothing that is answered, and end who has said nothing, for too long
         (``MT-21``).
         """
         if not self._paused and self._heard(flow) + self._liveness <= now:
