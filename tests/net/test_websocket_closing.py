@@ -191,6 +191,17 @@ class Closing(TestCase):
         self.assertTrue(transport.disconnected)
         lose(connection)
 
+    def test_who_is_read_again_has_time_to_be_heard(self):
+        """Its pong waited with all else; many are read again at once, and their looks are due."""
+        connection, transport, clock = server()
+        for _ in range(480):
+            connection.session.wire.pauseProducing()
+            clock.advance(0.25)
+            connection.session.wire.resumeProducing()
+            clock.advance(0.25)
+        self.assertFalse(transport.disconnected)
+        lose(connection)
+
     def test_bytes_of_a_large_message_keep_the_connection(self):
         """HO-04: a peer which sends slowly has no room for a pong in the middle of a message."""
         connection, transport, clock = server()

@@ -186,6 +186,7 @@ class Carrier(_Mixin):
         if not self._reading_paused:
             return
         self._reading_paused = False
+        self._keepalive.excuse()
         if self._rest_call is None:
             self._read_on()
 

@@ -427,6 +427,10 @@ class Keepalive:
         if call is not None:
             call.cancel()
 
+    def excuse(self) -> None:
+        """Give the peer as much time again: what it sent was not read."""
+        self._asked_at = self._clock.seconds()
+
     def _later(self, seconds: float) -> None:
         step = min(PINGS_STEP_SECONDS, self._interval / 8)
         early = (self._clock.seconds() + seconds) % step
