@@ -347,6 +347,17 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path:
         client_endpoint(reactor, options)
 
 
+def test_a_directory_may_have_the_root_of_a_chain(tmp_path: Path) -> None:
+    """Nobody ever had the whole chain: a check, a start and a reload went on for ever."""
+    authority = Authority(tmp_path)
+    pair = authority.server()
+    chain = pair.key.read_bytes() + pair.cert.read_bytes() + authority.cert.read_bytes()
+    directory = tmp_path / "pems"
+    directory.mkdir()
+    (directory / "chain.pem").write_bytes(chain)
+    assert lumberjack.serve(f"tls:{directory}:0")
+
+
 def test_a_broken_file_of_a_directory_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")

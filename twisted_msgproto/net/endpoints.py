@@ -139,7 +139,7 @@ def ask(
     """Let ``factory`` listen where ``description`` says, on a reactor that calls ``act(wanted)``;
     raises what the string raises.
     """
-    endpoint = endpoints.serverFromString(_Asked(act, reactor), description)
+    endpoint = endpoints.serverFromString(_Asked(act, reactor), _plain(description))
     return cast("Deferred[Any]", endpoint.listen(factory))
 
 
@@ -150,9 +150,24 @@ def kind_of(description: str) -> str:
     return description.removeprefix("haproxy:").partition(":")[0]
 
 
+TLS_DIRECTORY: Final = re.compile(r"(haproxy:)?tls:((?:[^:\\]|\\.)*)")
+
+
 def tls_directory(description: str) -> str | None:
-    match = re.match(r"(?:haproxy:)?tls:((?:[^:\\]|\\.)*)", description)
-    return re.sub(r"\\(.)", r"\1", match[1]) if match else None
+    match = TLS_DIRECTORY.match(description)
+    return re.sub(r"\\(.)", r"\1", match[2]) if match else None
+
+
+def _plain(description: str) -> str:
+    """Return the string of the same port without TLS if this is one of ``tls:DIRECTORY``, which
+    Twisted would read as well, and for ever where it has the root of a chain.
+    """
+    match = TLS_DIRECTORY.match(description)
+    if match is None:
+        return description
+    rest = description[match.end() :]
+    port = "" if re.search(r"^:\d|:port=", rest) else ":443"  # as Twisted has it
+    return f"{match[1] or ''}tcp6{port}{rest}"
 
 
 def is_loopback(description: str) -> bool:
@@ -207,9 +222,9 @@ def check_endpoint(description: str) -> None:
             hint = "; the directory comes first: tls:DIRECTORY:PORT" if is_port else ""
             raise ConfigurationError(f"no directory {directory!r}{hint}")
         if directory is not None:
-            certificates_of(directory)  # Twisted would not say which file is broken
+            certificates_of(directory)
         _check_key(description)
-        endpoints.serverFromString(object(), description)
+        endpoints.serverFromString(object(), _plain(description))
     except Exception as error:
         reason = file_trouble(error)
         swapped = HOST_FIRST.fullmatch(description)
@@ -421,8 +436,6 @@ class ServedEndpoint:
     def _secured(self, wanted: Wanted) -> Any:
         factory = wanted.factory
         directory = tls_directory(self.description)
-        if directory is not None:  # Twisted's own TLS of ``tls:DIRECTORY`` is replaced
-            factory = factory.wrappedFactory
         proxied = isinstance(factory, HAProxyWrappingFactory)
         if proxied:
             factory = factory.wrappedFactory

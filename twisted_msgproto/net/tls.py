@@ -143,6 +143,13 @@ def certificates_of(directory: str) -> dict[str, CertificateOptions]:
                 ) from None
             every._certificates += found._certificates
             every._keyPairs += found._keyPairs
+    own = {pair.keyHash() for _, pair in every._keyPairs}
+    # A root of a chain is not sent, and Twisted would look for the issuer of its issuer for ever.
+    every._certificates = [
+        (file, one)
+        for file, one in every._certificates
+        if one.getIssuer() != one.getSubject() or one.getPublicKey().keyHash() in own
+    ]
     return every.inferDomainMapping()
 
 
