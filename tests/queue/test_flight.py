@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,15 @@ def test_a_stream_which_lost_its_place_ends_in_one_line(directory: str) -> None:
         with pytest.raises(flight.FlightUnavailableError, match="read on from the last row"):
             next(first)
         assert sum(one.num_rows for one, _ in second) == 90
+
+
+def test_rows_behind_what_is_not_its_history_are_not_read__TB_06(directory: str) -> None:
+    """TB-06: an older copy may have been put in place since the bridge has asked what there is."""
+    landed = asdict(QueueReader(directory).place(37)) | {"witness": 5}
+    with served(directory) as server:
+        request = {"queue_id": server.queue_id, "landed": landed, "lo": 37, "hi": 100}
+        with pytest.raises(flight.FlightServerError, match=r"QueueMismatch: .*table rewind"):
+            Caller(server).get(**request)
 
 
 def test_damage_met_while_serving_is_described_from_then_on(directory: str) -> None:
