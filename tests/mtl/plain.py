@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -198,6 +199,16 @@ class Flow:
                 self.send(PONG)
             else:
                 self.early.append([header, body])
+
+
+def let_in(address: str) -> bool:
+    """Whether the server greets a connection without libzmq, and then introduces itself."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\0" + b"NULL".ljust(20, b"\0")
+    with socket.create_connection((host, int(port)), PATIENCE_MS / 1000) as connection:
+        connection.sendall(greeting.ljust(64, b"\0"))
+        with connection.makefile("rb") as stream:
+            return stream.read(64 + 2 + 6).endswith(b"\x05READY")
 
 
 def dealer_from(client: Plain, source: str, address: str) -> Any:

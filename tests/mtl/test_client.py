@@ -350,6 +350,18 @@ def test_a_profile_which_is_agreed_to_in_any_state_is_kept() -> None:
     assert asked.client.state.name == "CLOSED"
 
 
+def test_who_is_turned_away_is_refused_what_it_asked_for_and_nothing_else__MT_24() -> None:
+    asked = Asked()
+    assert asked.client.turned_away("too many connections", asked.now) == []
+    number = asked.client.open("host", asked.now)
+    refused = asked.client.turned_away("too many connections", asked.now)
+    assert refused == [
+        terms.SocketDropped(),
+        terms.RequestRefused(number, 401, "too many connections"),
+    ]
+    assert (asked.names, asked.client.deadline) == ([], None)
+
+
 # ── what is left behind ─────────────────────────────────────────────────────────────────────────
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from select import select
@@ -13,7 +14,7 @@ import zmq
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, Recorded, later, reactor, run, until
-from tests.mtl.plain import Flow, Plain, dealer_from
+from tests.mtl.plain import Flow, Plain, dealer_from, let_in
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.mtl import (
@@ -385,6 +386,51 @@ class BackPressure(MtlCase):
         self.assertLess(max(headers), (64 << 10) + 1000)
 
     @run
+    async def test_what_has_arrived_is_read_before_a_newcomer_is_let_in(self) -> None:
+        """MT-24, MT-30: the end of an identity's owner, too, or who comes with it is ignored."""
+        recorded = Recorded()
+        factory = self.server(sockets=recorded)
+        (control, _), read = recorded.routers, []
+
+        def look() -> None:
+            read.append(control)
+            type(control).doRead(control)
+
+        control.doRead = look
+        reactor.removeReader(control)
+        self.assertTrue(await deferToThread(let_in, factory.addresses[0]))
+        self.assertEqual(read, [control])
+
+    @run
+    async def test_a_client_that_does_not_read_is_sent_no_more_than_it_may_hold__MT_29(
+        self,
+    ) -> None:
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
+            for option, value in (
+                (zmq.SNDHWM, 1), (zmq.SNDTIMEO, 2000), (zmq.LINGER, 0), (zmq.ROUTER_MANDATORY, 1),
+            ):  # fmt: skip
+                server.set(option, value)
+            port = server.bind_to_random_port("tcp://127.0.0.1")
+            limits: dict[str, object] = {"content-bytes": MIB, "peer-bytes": 8 * MIB}
+            client = self.client(f"tcp://127.0.0.1:{port}", limits | {"request-timeout": 60})
+            opened = client.open("host")
+            await until(lambda: server.poll(0))
+            peer, *_ = server.recv_multipart()
+            client.link.wire.pauseProducing()
+
+            def fill() -> int:
+                sent = 0
+                with contextlib.suppress(zmq.Again):
+                    while sent < 64:
+                        server.send_multipart([peer, bytes(MIB)])
+                        sent += 1
+                return sent
+
+            self.assertLess(await deferToThread(fill), 24)
+            client.abort()
+            await self.assertFailure(opened, ConnectionClosed)
+
+    @run
     async def test_requests_are_read_in_smaller_turns(self) -> None:
         """NB-07, MT-02: JSON of 64 KiB takes up to 9 ms."""
         recorded = Recorded()
@@ -403,3 +449,52 @@ class BackPressure(MtlCase):
         reads = [len(read) for read in recorded.reads[0]]
         self.assertLessEqual(max(reads), 5)
         self.assertEqual(sum(reads), 40)
+
+
+@pytest.mark.usefixtures("short_turns")
+class Slices(MtlCase):
+    def counting(self, connection: Any) -> list[int]:
+        """Frames which each turn of this socket reads, from now on."""
+        turns: list[int] = []
+        read, count = connection.doRead, connection.socket.recv
+
+        def recv(*arguments: Any) -> Any:
+            taken = count(*arguments)
+            turns[-1] += 1
+            return taken
+
+        def turn() -> None:
+            turns.append(0)
+            socket.recv = recv
+            read()
+
+        class Counted:
+            """The socket, whose ``recv`` is counted."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(original, name)
+
+        original, socket = connection.socket, Counted()
+        connection.socket = socket
+        connection.doRead = turn
+        return turns
+
+    @run
+    async def test_a_message_of_very_many_frames_is_thrown_away_in_slices(self) -> None:
+        """NB-07, MT-13, MT-24: on all three sockets; each turn reads a few thousand frames."""
+        recorded = Recorded()
+        factory = self.server(
+            HeldSink(), limits={"heartbeat": 100, "liveness": 1000}, sockets=recorded
+        )
+        client = await self.ready(factory, "ingest", limits={"heartbeat": 100, "liveness": 1000})
+        good = await client.writer(["a"])
+        for socket, address in zip(recorded.routers, factory.addresses, strict=True):
+            turns = self.counting(socket)
+            with zmq.Context() as context, context.socket(zmq.DEALER) as hostile:
+                hostile.set(zmq.LINGER, 0)
+                hostile.connect(address)
+                hostile.send_multipart([b"x"] * 50_000)
+                await until(lambda turns=turns: sum(turns) > 50_000)
+                self.assertLess(max(turns), 20_000)
+                await good.send("a", b"x")
+        self.assertEqual(factory.counters["dropped:frames"], 2)
