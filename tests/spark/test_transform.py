@@ -299,6 +299,12 @@ def test_what_cannot_be_a_table_is_one_line(schema: st.StructType, text: str) ->
             "    f()\nOSError: no disk\n\nat org.x",
             "the batch failed: OSError: no disk",
         ),
+        (
+            "Error from python worker:\n  Traceback (most recent call last):\n"
+            '    File "queue.py", line 1, in <module>\n      raise OSError("no disk")\n'
+            "  OSError: no disk\nPYTHONPATH was:\n  /a:/b\njava.io.EOFException",
+            "the batch failed: OSError: no disk",
+        ),
     ],
 )
 def test_what_spark_says_about_a_failed_job_is_cut_to_a_line__TB_11(text: str, line: str) -> None:

@@ -30,7 +30,11 @@ END_SEEN_SECONDS = 2.0
 
 OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
 
-PYTHON_ERROR = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+PYTHON_ERROR = re.compile(
+    r"(?P<indent>(?<![^\n])[ \t]+|)Traceback \(most recent call last\):\n"
+    r"(?:(?P=indent)[ \t].*\n)+(?P=indent)(?P<error>\S.*)"
+)
+"""Spark indents what a worker said that could not start."""
 
 Runner = Callable[[Target, Sequence[Sequence[Range]]], LandedRanges]
 """Lands the ranges of a batch's tasks; raises TableError, one line, when it cannot."""
@@ -163,4 +167,4 @@ def job_error(text: str) -> str:
     if own is not None:
         return own[1].strip()
     python = PYTHON_ERROR.search(text)
-    return f"the batch failed: {first_line(Exception(python[1] if python else text))}"
+    return f"the batch failed: {first_line(Exception(python['error'] if python else text))}"

@@ -189,7 +189,7 @@ def raised(error: Exception) -> str:
     line = f"{type(error).__name__}: {first_line(error)}"
     if isinstance(error, PythonException):
         found = PYTHON_ERROR.search(text)
-        line = found[1] if found else first_line(error)
+        line = found["error"] if found else first_line(error)
     elif isinstance(error, PySparkException):
         state = error.getSqlState() or ""
         return first_line(error) if state[:2] in OF_DATA else ""
