@@ -392,6 +392,19 @@ class Lifetimes(TestCase):
             assert service.state == "down"
 
     @with_each
+    async def test_a_service_takes_the_string_that_connect_takes(self, face: Face) -> None:
+        sabc_too = {"websocket": TCP} if face.name == "sabc" else {}
+        async with face.serve(**sabc_too) as server:
+            for address in server.addresses:
+                _, factory = reached(face, address)
+                async with face.named("ClientService")(address, factory) as service:
+                    await face.send(await service.whenEstablished(), b"one")
+        if face.name != "mtl":
+            for wrong, error in (("nonsense", ConfigurationError), (5, TypeError)):
+                with pytest.raises(error, match="endpoint"):
+                    face.named("ClientService")(wrong, factory)
+
+    @with_each
     async def test_a_service_whose_block_is_cancelled_does_not_wait_for_answers(
         self, face: Face
     ) -> None:

@@ -31,7 +31,7 @@ from ..core.errors import (
 )
 from ..core.reasons import cannot_listen
 from .clients.client import session_of, session_standing
-from .clients.client_endpoints import client_endpoint, websocket_endpoint
+from .clients.client_endpoints import client_endpoint, endpoint_of, websocket_endpoint
 from .clients.command_types import ClientEndpoint, ConnectOptions
 from .deferreds import Waiters
 from .endpoints import ServedEndpoint, check_endpoint, kind_of
@@ -248,10 +248,10 @@ def connecting(
             endpoint = websocket_endpoint(reactor, options, tls)
         else:
             endpoint = client_endpoint(reactor, options, tls)
-    elif not callable(getattr(to, "connect", None)):
-        raise TypeError(f"an endpoint or its string is wanted, not {type(to).__name__}")
-    elif tls is not None:
-        endpoint = wrapClientTLS(cast(Any, tls), endpoint)
+    else:
+        endpoint = endpoint_of(reactor, to)
+        if tls is not None:
+            endpoint = wrapClientTLS(cast(Any, tls), endpoint)
 
     def reach() -> Coroutine[Any, Any, Any]:
         return session_standing(_reached(endpoint.connect(builder)))

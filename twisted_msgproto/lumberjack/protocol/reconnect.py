@@ -20,7 +20,6 @@ from twisted.internet.defer import (
     maybeDeferred,
     succeed,
 )
-from twisted.internet.endpoints import clientFromString
 from twisted.internet.interfaces import (
     IAddress,
     IConsumer,
@@ -40,6 +39,8 @@ from ...core.errors import (
     Refused,
 )
 from ...core.limits import Limits
+from ...net.clients.client_endpoints import endpoint_of
+from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import (
     RECONNECT_LIMITS,
     ReconnectingClient,
@@ -68,7 +69,7 @@ log: Final = Logger(namespace="twisted_msgproto.lumberjack")
 
 @implementer(IStreamClientEndpoint)
 class _InTurn:
-    def __init__(self, hosts: Sequence[IStreamClientEndpoint]) -> None:
+    def __init__(self, hosts: Sequence[ClientEndpoint]) -> None:
         self._hosts = itertools.cycle(hosts)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
@@ -98,7 +99,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
 
     def __init__(
         self,
-        hosts: Sequence[IStreamClientEndpoint],
+        hosts: Sequence[ClientEndpoint],
         shipper: LumberjackShipper,
         changes: Mapping[str, object],
         retryPolicy: Callable[[int], float] | None,
@@ -210,7 +211,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
     def __init__(
         self,
         reactor: Any,
-        endpoints: Iterable[IStreamClientEndpoint | str],
+        endpoints: Iterable[str | ClientEndpoint],
         *,
         loadBalance: bool = False,
         version: int = 2,
@@ -249,7 +250,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
             )
         super().__init__(reactor, drain=factory.limits["drain"], random=random)
         self.factory = factory
-        hosts = [_endpoint(reactor, endpoint) for endpoint in endpoints]
+        hosts = [endpoint_of(reactor, endpoint) for endpoint in endpoints]
         if not hosts:
             raise ConfigurationError("no host to send to")
         groups = [[host] for host in hosts] if loadBalance else [hosts]
@@ -475,17 +476,6 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._lookEmpty()
 
 
-def _endpoint(reactor: Any, endpoint: IStreamClientEndpoint | str) -> IStreamClientEndpoint:
-    if not isinstance(endpoint, str):
-        return endpoint
-    try:
-        built: IStreamClientEndpoint = clientFromString(reactor, endpoint)
-    except Exception as error:
-        text = str(error) or type(error).__name__
-        raise ConfigurationError(f"bad endpoint {endpoint!r}: {text}") from None
-    return built
-
-
 def _unheard(failure: Failure) -> None:
     log.warn("an event was not sent: {text}", text=failure.getErrorMessage())
 
@@ -500,7 +490,7 @@ class LumberjackClientService(LumberjackShipper):
 
     def __init__(
         self,
-        endpoint: IStreamClientEndpoint,
+        endpoint: str | ClientEndpoint,
         factory: LumberjackClientFactory,
         *,
         retryPolicy: Callable[[int], float] | None = None,
@@ -508,7 +498,7 @@ class LumberjackClientService(LumberjackShipper):
         limits: ReconnectLimits | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        """All by name is as ``ReconnectingService`` has it."""
+        """``endpoint`` is one, or its string; all by name is as ``ReconnectingService`` has it."""
         super().__init__(
             factory.clock,
             [endpoint],

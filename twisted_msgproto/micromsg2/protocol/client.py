@@ -546,8 +546,12 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
     factory: MicroMsg2ClientFactory
 
     def __init__(
-        self, endpoint: Any, factory: MicroMsg2ClientFactory, **options: Unpack[ReconnectOptions]
+        self,
+        endpoint: str | ClientEndpoint,
+        factory: MicroMsg2ClientFactory,
+        **options: Unpack[ReconnectOptions],
     ) -> None:
+        """``endpoint`` is one, or its string as ``connect`` takes it."""
         super().__init__(endpoint, factory, **options)
         self.subscriptions: dict[str, Renewed] = {}
 

@@ -86,6 +86,23 @@ def client_endpoint(
     return endpoint
 
 
+def endpoint_of(
+    reactor: Any, to: str | ClientEndpoint, *, webSocket: bool = False
+) -> ClientEndpoint:
+    """Return an endpoint, or the one of its string; ``ws://…`` only with ``webSocket``.
+
+    Raises ConfigurationError for a string that is none, TypeError for what is no endpoint.
+    """
+    if isinstance(to, str):
+        options = ConnectOptions(endpoint=to)
+        if webSocket and to.startswith(("ws:", "wss:")):
+            return websocket_endpoint(reactor, options)
+        return client_endpoint(reactor, options)
+    if not callable(getattr(to, "connect", None)):
+        raise TypeError(f"an endpoint or its string is wanted, not {type(to).__name__}")
+    return to
+
+
 def refuse_tls_files(options: ConnectOptions) -> None:
     """Raise ConfigurationError for files of TLS beside an endpoint without TLS."""
     for name in ("tls_ca", "tls_cert", "tls_key"):

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
-from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.interfaces import IProtocolFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -22,6 +22,8 @@ from ..deferreds import Waiters
 from ..lifetimes import BeforeShutdown, is_cancelled
 from ..limit_types import ReconnectLimits
 from .client import session_of
+from .client_endpoints import endpoint_of
+from .command_types import ClientEndpoint
 
 RECONNECT_LIMITS: Final = (
     Limit("retry-first", 1.0, "s", "from a lost connection to the next attempt", 0.001),
@@ -567,7 +569,7 @@ class ReconnectingClient(ReconnectingService[S]):
 
     def __init__(
         self,
-        endpoint: IStreamClientEndpoint,
+        endpoint: str | ClientEndpoint,
         factory: Any,
         *,
         connecting: IProtocolFactory | None = None,
@@ -575,13 +577,14 @@ class ReconnectingClient(ReconnectingService[S]):
     ) -> None:
         """``factory`` builds the sessions, or ``connecting`` does with it (WebSocket).
 
-        ``options`` go to :class:`ReconnectingService`.
+        ``endpoint`` is one, or its string as ``connect`` takes it.  ``options`` go to
+        :class:`ReconnectingService`.
         """
         drain = factory.limits.get("drain", DRAIN_SECONDS)
         options.setdefault("drain", drain)
         super().__init__(factory.clock, **options)
         self.factory = factory
-        self._endpoint = endpoint
+        self._endpoint = endpoint_of(factory.clock, endpoint)
         self._builder = factory if connecting is None else connecting
         self._attempt: Deferred[Any] | None = None  # the connection that is being made
         self._connection: Any = None  # the one that lives

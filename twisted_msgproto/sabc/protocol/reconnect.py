@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar, Unpack
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import IStreamClientEndpoint
 
 from ...core.errors import LimitExceeded
+from ...net.clients.client_endpoints import endpoint_of
+from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from .session import Body, Response
 from .sides import SabcClient, SabcClientFactory
@@ -31,7 +32,7 @@ class SabcClientService(ReconnectingClient[SabcClient]):
 
     def __init__(
         self,
-        endpoint: IStreamClientEndpoint,
+        endpoint: str | ClientEndpoint,
         factory: SabcClientFactory,
         *,
         url: str | None = None,
@@ -39,8 +40,12 @@ class SabcClientService(ReconnectingClient[SabcClient]):
     ) -> None:
         """Make a service; ``url`` is the ``ws://…`` or ``wss://…`` address, for WebSocket.
 
+        ``endpoint`` is one, or its string as ``connect`` takes it; ``ws://…`` is the ``url``, too.
         ``options`` as ``ReconnectingService`` has them.
         """
+        if url is None and isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
+            url = endpoint
+        endpoint = endpoint_of(factory.clock, endpoint, webSocket=True)
         connecting = None if url is None else factory.webSocketFactory(url)
         super().__init__(endpoint, factory, connecting=connecting, **options)
 

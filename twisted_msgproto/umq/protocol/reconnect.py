@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...net.clients import subscriptions
+from ...net.clients.client_endpoints import endpoint_of
+from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from ..application import Remote
 from ..machine import Client
@@ -73,11 +74,15 @@ class UmqClientService(ReconnectingClient[UmqClient]):
 
     def __init__(
         self,
-        endpoint: IStreamClientEndpoint,
+        endpoint: str | ClientEndpoint,
         factory: UmqClientFactory,
         **options: Unpack[ReconnectOptions],
     ) -> None:
-        """``options`` as ``ReconnectingService`` has them."""
+        """``endpoint`` is one, or its string, such as the factory's ``ws://…``.
+
+        ``options`` as ``ReconnectingService`` has them.
+        """
+        endpoint = endpoint_of(factory.clock, endpoint, webSocket=True)
         super().__init__(endpoint, factory, **options)
         self._renewed: dict[Renewed, Renewed] = {}
         self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}
