@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import quote
 
 import pyarrow.fs as pafs
@@ -23,8 +24,9 @@ from tests.tools.tables import (
     stored_file,
 )
 from twisted_msgproto.core.disk import SHARED_DISK
-from twisted_msgproto.core.errors import TableError
+from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import Landed
+from twisted_msgproto.spark import read_table
 from twisted_msgproto.table import delta_table
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
@@ -354,6 +356,8 @@ def test_a_time_is_taken_with_and_without_a_unit_by_each_reader(name: str, value
         place.log_names()
     with pytest.raises(OSError, match="Generic S3 error"):
         DeltaTable(place.location, storage_options={**place.options})
+    with pytest.raises(ConfigurationError, match="Generic S3 error"):
+        read_table(cast(Any, None), place.location, storage={**AWAY, name.upper(): value})
 
 
 def test_the_page_names_options_of_each_kind() -> None:

@@ -21,9 +21,9 @@ import pyarrow.dataset as ds
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, TableError
 from ..queue.queue_directories import path_of
-from ..table.object_storage import storage_at
+from ..table.object_storage import plain_options, storage_at
 from ..table.storage import one_line
 from .filters import expression
 from .source import arrow_schema
@@ -101,7 +101,7 @@ def open_table(
             "tables need the wheel deltalake: pip install 'twisted-msgproto[spark]'"
         ) from None
     try:
-        table = DeltaTable(path_of(location), storage_options=dict(storage) or None)
+        table = DeltaTable(path_of(location), storage_options=plain_options(storage) or None)
         if isinstance(version, int) and version > table.version():
             raise ConfigurationError(
                 f"the table {location} has no version {version}: its newest is {table.version()}"
@@ -110,6 +110,8 @@ def open_table(
             table.load_as_version(version)
     except TableNotFoundError:
         raise ConfigurationError(f"there is no table at {location}") from None
+    except TableError as error:
+        raise ConfigurationError(str(error)) from None
     except (DeltaError, OSError, ValueError) as error:
         line = one_line(error)
         raise ConfigurationError(f"the table {location} cannot be opened: {line}") from None

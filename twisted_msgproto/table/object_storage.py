@@ -101,7 +101,7 @@ def sorted_options(options: Mapping[str, str]) -> SortedOptions:
     return found
 
 
-def _plain(options: Mapping[str, str]) -> dict[str, str]:
+def plain_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return options in lower case, and times as delta-rs, too, reads them: with a unit."""
     return {
         name.lower(): f"{_time(name, value) // MILLISECOND}ms"
@@ -284,7 +284,7 @@ def storage_at(
             raise TableError(f"{text} ends with its process: name a directory, or s3://bucket/name")
         if parts.query or parts.fragment:
             raise TableError(f"{text}: no table's location has ? or # in it")
-        return ObjectStorage(text.rstrip("/"), _plain(options or {}))
+        return ObjectStorage(text.rstrip("/"), plain_options(options or {}))
     if parts.netloc not in ("", "localhost"):
         raise TableError(f"{text} names a file of another machine, {parts.netloc}")
     if options:
