@@ -274,6 +274,13 @@ class Offers(TestCase):
 # ── certificates for several names ──────────────────────────────────────────────────────────────
 
 
+CURVE: Final = b"""-----BEGIN EC PARAMETERS-----
+BggqhkjOPQMBBw==
+-----END EC PARAMETERS-----
+"""
+"""What ``openssl ecparam -genkey`` writes before a key."""
+
+
 class Names(TestCase):
     """A directory with certificates for several names: clients say whom they want (SNI)."""
 
@@ -312,6 +319,20 @@ class Names(TestCase):
         self.assertEqual(len(others), 1, "all others see the same one")
         lines = [str(formatEvent(event)) for event in events]
         self.assertEqual([line for line in lines if "name" in line or "SNI" in line], [])
+
+    async def test_names_have_no_case_and_a_curve_is_passed_over(self) -> None:
+        home = temporary(self)
+        authority = Authority(home)
+        names = home / "names"
+        names.mkdir()
+        for name in ("A.example", "one.example", "Two.example"):
+            files = authority.server(name, name)
+            parts = [part.read_bytes() for part in (files.cert, authority.cert, files.key)]
+            (names / f"{name}.pem").write_bytes(CURVE.join(parts))
+        async with lumberjack.serve(f"tls:{names}:0:interface=127.0.0.1") as server:
+            port = int(server.addresses[0].rpartition(":")[2])
+            for name, shown in (("ONE.example", "one.example"), ("two.example", "Two.example")):
+                self.assertEqual(await deferToThread(self.asked, port, name.encode()), shown)
 
     async def test_a_directory_without_any_is_told_of_at_the_start(self) -> None:
         home = temporary(self)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from OpenSSL import SSL
 from OpenSSL.crypto import FILETYPE_PEM, load_privatekey
@@ -33,7 +34,7 @@ from twisted.internet.interfaces import (
     IStreamServerEndpoint,
 )
 from twisted.internet.protocol import connectionDone
-from twisted.internet.ssl import CertificateOptions
+from twisted.internet.ssl import Certificate, CertificateOptions, KeyPair
 from twisted.logger import Logger
 from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
 from twisted.python.failure import Failure
@@ -126,31 +127,67 @@ def certificates_of(directory: str) -> dict[str, CertificateOptions]:
 
     Raises OSError, and ConfigurationError for a file of which nothing can be used.
     """
-    # Twisted has no public name for what its own ``tls:`` endpoints do; no other needs it.
-    from twisted.protocols._sni import PEMObjects
-
-    every = PEMObjects([], [])
-    for file in FilePath(directory).walk():
+    keys: dict[str, KeyPair] = {}
+    certificates: list[Certificate] = []
+    for file in sorted(FilePath(directory).walk(), key=lambda file: file.path):
         if file.basename().endswith(".pem") and file.isfile():
-            refuse_passphrase(file.path, file.getContent())
+            pem = file.getContent()
+            refuse_passphrase(file.path, pem)
             try:
-                found = PEMObjects.fromFile(file)
-            except OSError:
-                raise
+                _sort(pem, keys, certificates)
             except Exception:
                 raise ConfigurationError(
                     f"{file.path} is no PEM file with keys and certificates"
                 ) from None
-            every._certificates += found._certificates
-            every._keyPairs += found._keyPairs
-    own = {pair.keyHash() for _, pair in every._keyPairs}
-    # A root of a chain is not sent, and Twisted would look for the issuer of its issuer for ever.
-    every._certificates = [
-        (file, one)
-        for file, one in every._certificates
-        if one.getIssuer() != one.getSubject() or one.getPublicKey().keyHash() in own
-    ]
-    return every.inferDomainMapping()
+    authorities = {
+        _parsed(one).subject: one
+        for one in certificates
+        if one.getPublicKey().keyHash() not in keys
+    }
+    named = {}
+    for certificate in certificates:
+        key = keys.get(certificate.getPublicKey().keyHash())
+        if key is not None:
+            options = CertificateOptions(
+                privateKey=key.original,
+                certificate=certificate.original,
+                extraCertChain=_above(certificate, authorities),
+            )
+            named.update(dict.fromkeys(_names(certificate), options))
+    return named
+
+
+def _sort(pem: bytes, keys: dict[str, KeyPair], certificates: list[Certificate]) -> None:
+    begin = b"-----BEGIN "
+    for block in pem.split(begin)[1:]:
+        kind = block.partition(b"-----")[0]
+        if kind.endswith(b"PRIVATE KEY"):
+            key = KeyPair.load(begin + block, FILETYPE_PEM)
+            keys[key.keyHash()] = key
+        elif b"CERTIFICATE" in kind:
+            certificates.append(Certificate.loadPEM(begin + block))
+
+
+def _parsed(certificate: Certificate) -> x509.Certificate:
+    return certificate.original.to_cryptography()  # type: ignore[no-any-return]
+
+
+def _above(certificate: Certificate, authorities: dict[x509.Name, Certificate]) -> list[Any]:
+    """Return who signed this, and who signed that one: a root has signed itself."""
+    chain, left, issuer = [], dict(authorities), _parsed(certificate).issuer
+    while issuer in left:
+        signer = left.pop(issuer)
+        chain.append(signer.original)
+        issuer = _parsed(signer).issuer
+    return chain
+
+
+def _names(certificate: Certificate) -> list[str]:
+    try:
+        named = _parsed(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return [name.lower() for name in named.value.get_values_for_type(x509.DNSName)]
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -177,7 +214,7 @@ class _FromDirectory:
         return SSL.Connection(self._usual, None)
 
     def _choose(self, connection: SSL.Connection) -> None:
-        name = (connection.get_servername() or b"").decode("ascii", "replace")
+        name = (connection.get_servername() or b"").decode("ascii", "replace").lower()
         any_of_domain = f"*.{name.partition('.')[2]}"
         found = self._named.get(name) or self._named.get(any_of_domain)
         if found is not None:
