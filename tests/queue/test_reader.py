@@ -370,6 +370,15 @@ def test_what_is_committed_at_a_second_try_stays_so_after_a_loss_of_power(seed: 
     assert a_reader(disk).consumers() == {"spark": 3}
 
 
+def test_a_consumer_of_another_queue_has_committed_nothing() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    path = path_of("consumers/spark")
+    a_reader(disk).commit("spark", 3)
+    disk.spoil(path, sealed(f"offset {3:020d} queue {'f' * 32}"))
+    assert a_reader(disk).consumers() == {"spark": 0}
+
+
 def test_a_consumer_forgotten_while_all_are_listed_is_left_out() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [5])
