@@ -9,6 +9,7 @@ from tests.doubles import HeldSink, LoggedCase
 from tests.lumberjack.frames import (
     encode_ack,
     encode_compressed,
+    encode_data,
     encode_json,
     encode_window,
 )
@@ -70,6 +71,19 @@ class Server(LoggedCase):
         self.assertEqual(transport.value(), encode_ack(0) * 2 + encode_ack(1))
         server.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_batches_weigh_however_little_is_in_them(self):
+        """LJ-17: each is objects in memory, and a peer chooses how many it makes of its bytes."""
+        server, transport = self.connect(unsafe_bytes=10_000)
+        tiny = encode_json([1], [b""]) + encode_data([2], [{}])
+        server.dataReceived(encode_window(1000) + tiny * 2)
+        self.assertEqual(transport.producerState, "producing")
+        server.dataReceived(tiny)
+        self.assertEqual(transport.producerState, "paused")
+        self.sink.safe()
+        self.assertEqual(transport.producerState, "producing")
+        self.assertEqual(self.factory.shared.waiting, 0)
+        self.lose(server)
 
     def test_a_large_compressed_frame_is_decoded_over_several_turns(self):
         """LJ-13: and what waits for the sink holds the decoding back too."""
