@@ -34,7 +34,9 @@ INTRODUCTION = """\
 Everything that a peer can make a server hold or wait for has a limit. `--limit NAME=VALUE` changes
 one on the command line; in a gateway.toml `[limits]` holds for every server that has a limit of
 that name, and `limit = { NAME = VALUE }` in a server's table for that server alone.
-`twistd NAME --help` prints the same tables.
+`twistd NAME --help` prints the same tables. In a program it is `limits={"unsafe-bytes": 1 << 20}`;
+a variable with such a dict is declared as `limits: UmqServerLimits = {…}`, or a type checker
+refuses it (`XServerLimits`, `XClientLimits` of each protocol's package).
 
 A value is a plain number of the unit: `--limit unsafe-bytes=1048576`. The ids in brackets name the
 clauses of the [protocol pages](protocols/lumberjack.md). A limit that is met is an event, a counter
