@@ -377,17 +377,21 @@ def test_a_silent_server_loses_the_flow__MT_21() -> None:
     assert flowing.wait(0.2) == [terms.FlowSuspended("the server is silent")]
 
 
+def answer_what_is_asked(flowing: Flowing) -> None:
+    for command in flowing.sent:
+        if isinstance(command, Ping):
+            flowing.get(Pong())
+        elif isinstance(command, Summon):
+            flowing.get(Response(command.sequence, 400))
+
+
 def test_a_server_that_only_answers_what_it_is_asked_is_not_silent__MT_21() -> None:
     """A writer that sent all the time did not ping, and gave the server up."""
     flowing = writer(confirm=False)
     for number in range(40):
         flowing.write(number)
         assert flowing.wait(1.0) == []
-        for command in flowing.sent:
-            if isinstance(command, Ping):
-                flowing.get(Pong())
-            elif isinstance(command, Summon):
-                flowing.get(Response(command.sequence, 400))
+        answer_what_is_asked(flowing)
 
 
 def test_a_reader_that_confirms_all_the_time_pings__MT_21() -> None:
@@ -397,11 +401,7 @@ def test_a_reader_that_confirms_all_the_time_pings__MT_21() -> None:
     for number in range(40):
         flowing.flow.confirm(number, False, flowing.now)
         assert flowing.wait(1.0) == []
-        for command in flowing.sent:
-            if isinstance(command, Ping):
-                flowing.get(Pong())
-            elif isinstance(command, Summon):
-                flowing.get(Response(command.sequence, 400))
+        answer_what_is_asked(flowing)
 
 
 def test_a_flow_asks_now_and_then_whether_the_server_knows_it_still() -> None:
