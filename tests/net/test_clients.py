@@ -369,6 +369,21 @@ class AttemptTests(SynchronousTestCase):
         self.successResultOf(service.close())
         self.assertEqual((self.endpoint.cancelled, self.clock.getDelayedCalls()), (1, []))
 
+    def test_an_endpoint_that_raises_is_asked_again(self) -> None:
+        class Raises(Endpoint):
+            def connect(self, factory: Any) -> Deferred[Any]:
+                answer = super().connect(factory)
+                if len(self.asked) == 1:
+                    raise OSError("no descriptor is left")
+                return answer
+
+        self.endpoint = Raises()
+        service = self.service()
+        service.startService()
+        self.clock.advance(600)
+        self.assertEqual(len(self.endpoint.asked), 2)
+        self.successResultOf(service.close())
+
     def test_a_connection_without_a_session_is_ended_at_once(self) -> None:
         service, transport = self.service(), StringTransport()
         gone: Deferred[None] = Deferred()

@@ -601,7 +601,7 @@ class ReconnectingClient(ReconnectingService[S]):
         self._attempting()
         if self._closing or not self._resting:
             return  # whoever heard of it has stopped this, or the last connection has not ended
-        attempt: Deferred[Any] = self._endpoint.connect(self._builder)
+        attempt: Deferred[Any] = maybeDeferred(self._endpoint.connect, self._builder)
         self._attempt = attempt
         attempt.addCallbacks(self._connected, self._unconnected)
 
