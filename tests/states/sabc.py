@@ -55,8 +55,8 @@ class Sabc(Pairing):
             Side.CLIENT: Client(limits, lenient=options["lenient"], unhooked=unhooked),
             Side.SERVER: Server(limits, lenient=options["lenient"], unhooked=unhooked),
         }
-
         self.expired = False  # requests were, on one of the sides
+        self.abandoned: set[str | None] = set()  # parts of them came too late
 
     def begin(self, now: float) -> list[tuple[Side, list[Report]]]:
         for machine in self.machines.values():
@@ -106,11 +106,14 @@ class Sabc(Pairing):
                 case Fault():
                     reports.append(Faulted(event.reason))
                 case told.MessageAbandoned():
+                    self.abandoned.add(event.id)
                     reports.append(Skipped())
                 case told.FrameRefused():
                     # A sender that has given up counts no longer what its peer has still to answer.
                     draining = self.machines[Side.SERVER].state.name == "DRAINING"
-                    must(draining or (event.code == 429 and self.expired), side, "refuses:", event)
+                    many = event.code == 429 and self.expired
+                    late = event.code == 408 and event.id in self.abandoned
+                    must(draining or many or late, side, "refuses:", event)
                     reports.append(Skipped())
                 case told.FrameDiscarded():
                     must(False, side, "discards:", event)
