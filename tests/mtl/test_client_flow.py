@@ -80,6 +80,7 @@ def writer(confirm: bool = True, **limits: object) -> Flowing:
     return Flowing(False, confirm, **limits).stands()
 
 
+WEIGHT = 256 + len(b"\x01a" + EMPTY + b"1")  # of a content that waits
 REJECTED = "the server rejected content and ended the flow"
 NOTHING = "nothing-to-settle"
 COMMANDS: list[tuple[DataCommand, list[str]]] = [
@@ -276,7 +277,9 @@ def test_confirming_and_rejecting_what_was_received__MT_19__MT_20() -> None:
 
 
 def test_no_more_than_the_window_is_in_flight__MT_27() -> None:
-    flowing = writer(window=3, waiting=4)
+    flowing = writer(window=3, **{"unsent-bytes": 4 * WEIGHT})
+    with pytest.raises(LimitExceeded):  # the window has room for three, however large
+        flowing.flow.send([("a", EMPTY, bytes(5 * WEIGHT))] * 4, flowing.now)
     numbers = flowing.write(*range(1, 8))
     assert [c.body for c in flowing.sent] == [b"1", b"2", b"3"]  # type: ignore[union-attr]
     assert (flowing.flow.room, flowing.flow.unsettled) == (-4, 7)
@@ -287,6 +290,10 @@ def test_no_more_than_the_window_is_in_flight__MT_27() -> None:
     assert flowing.write(8) == [numbers[-1] + 1]
     assert flowing.get(Reject(4)) == [terms.ContentsRefused(numbers[2:3])]
     assert [c.body for c in flowing.sent if isinstance(c, Content)] == [b"6"]
+    flowing.flow.suspend("x")  # what was in flight waits as well then
+    with pytest.raises(LimitExceeded):
+        flowing.write(9, 10)
+    flowing.write(9)
 
 
 def test_confirm_and_reject_of_writers_single_and_multiple__MT_19__MT_20() -> None:

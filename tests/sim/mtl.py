@@ -215,7 +215,7 @@ class WritingClient:
         clock = self._world.client_clock
         factory = MtlClientFactory(
             clock=clock,
-            limits={"window": self.window, "waiting": 1000},
+            limits={"window": self.window},
             sockets=lambda clock: SimulatedSockets(self._world, clock),
         )
         self._client = factory.buildClient(CONTROL)

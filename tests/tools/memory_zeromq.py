@@ -29,7 +29,7 @@ class Socket:
         self.received = received
         self.inbox: list[tuple[list[bytes], str]] = []
         self.paused = self.woken = self.closed = False
-        self.sent_bytes = self.unread = 0
+        self.sent_bytes = self.unread = self.unreadBytes = 0
         self.trouble = ""
 
     def arrive(self, parts: list[bytes], host: str) -> None:

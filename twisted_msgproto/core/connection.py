@@ -78,7 +78,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     deadlines: Deadlines | ManyDeadlines[Any]
     counters: Any
-    fault: Fault | None
+    fault: Fault | None = None
 
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 

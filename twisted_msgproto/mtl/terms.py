@@ -28,6 +28,9 @@ SESSION_LEASES: Final = 64
 LEASE_SECONDS: Final = 30.0
 """A lease that nobody uses by then ends (``MT-11``)."""
 
+CONTENT_WEIGHT_BYTES: Final = 256
+"""A content that waits weighs this much beside its own bytes."""
+
 BURST: Final = 256
 """Contents that an unconfirmed reader is sent between two looks at its socket."""
 
@@ -62,7 +65,7 @@ CLIENT_LIMITS: Final = (
     Limit("request-tries", 3, "tries", "before a request fails (MT-28)", 1),
     Limit("window", 1000, "contents", "sent by a writer and not confirmed yet", 1),
     Limit(
-        "waiting", 10_000, "contents", "which a writer holds back until the server takes more", 1
+        "unsent-bytes", 64 << 20, "bytes", "of contents that wait to be sent; send fails above", 1
     ),
     Limit(
         "peer-bytes",

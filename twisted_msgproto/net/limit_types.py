@@ -272,7 +272,7 @@ _MtlClientLimits = TypedDict(
         "renewals": int,
         "request-timeout": float,
         "request-tries": int,
-        "waiting": int,
+        "unsent-bytes": int | str,
         "window": int,
     },
     total=False,

@@ -109,7 +109,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
         self.counters = ReaderCounters()
         self.decoder: Decoder = Decoder(limits, self._inspect)
-        self.fault: Fault | None = None
 
         self._machine = Machine(READER, Reading.EMPTY)
         # Its marks are acks as they stand on the wire, those of one run of frames in one: they are

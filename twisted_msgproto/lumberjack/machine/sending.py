@@ -205,7 +205,6 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self.deadlines = Deadlines()
 
         self.counters = WriterCounters()
-        self.fault: Fault | None = None
         self.capacity: int = window * pipelining
         self.unsent: int = 0
         self.unsent_bytes: int = 0

@@ -106,7 +106,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._tries_max = limits.integer("request-tries")
         self.counters = Counter()
         self.deadlines = Deadlines()
-        self.fault: None = None
         self._draining = False
         self._lost_at: float | None = None
         self.mechanisms: list[str] = []

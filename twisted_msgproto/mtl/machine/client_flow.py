@@ -21,6 +21,7 @@ from ...core.machine import Machine, SendWindow
 from ..terms import (
     CLIENT_FLOW,
     CLIENT_LIMITS,
+    CONTENT_WEIGHT_BYTES,
     LEASE_UNANSWERED,
     ClientFlowEvent,
     ClientFlowState,
@@ -69,6 +70,7 @@ class _Sent:
     name: bytes
     properties: bytes
     body: bytes
+    weight: int  # in bytes, while it waits
 
     @property
     def largest(self) -> int:
@@ -98,12 +100,11 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self.confirms = confirm
         self.counters = Counter()
         self.deadlines = Deadlines()
-        self.fault: None = None
         self._draining = False
         self._heartbeat = limits["heartbeat"]
         self._liveness = limits["liveness"]
         self._timeout = limits["request-timeout"] * limits.integer("request-tries")
-        self._waiting_max = limits.integer("waiting")
+        self._limits = limits
         self._bytes_max = limits.integer("content-bytes")
         self._server_max: int | None = None  # what the server says likewise
         self._renewals_max = limits.integer("renewals")
@@ -117,6 +118,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._summoned: dict[str, None] = {}
         self._window: SendWindow[_Sent] = SendWindow(limits.integer("window"))
         self._waiting: deque[_Sent] = deque()  # contents that wait for room or for the lease
+        self._waiting_bytes = 0  # of these, and with ``none`` of what ``outputs`` has not given
         self.unconfirmed: OrderedDict[int, None] = OrderedDict()
         # A server numbers contents anew for each lease.  If the application confirmed one late,
         # under its old number, another content could have that number by then, and would be lost.
@@ -145,11 +147,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def unsettled(self) -> int:
         """Contents that are in flight or wait."""
         return len(self._window) + len(self._waiting)
-
-    @property
-    def queued(self) -> int:
-        """Messages that ``outputs`` would give."""
-        return len(self._out)
 
     @property
     def finished(self) -> bool:
@@ -188,7 +185,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             if number
         ]
         self._unsent.extendleft(reversed(again))
-        self._waiting.extendleft(reversed(self._window.drain()))
+        in_flight = self._window.drain()
+        self._waiting.extendleft(reversed(in_flight))
+        self._waiting_bytes += sum(content.weight for content in in_flight)
         self._server_max = content_bytes
         self._lease_sequence = self._next()
         self._send(Lease(self._lease_sequence, token), now)
@@ -214,12 +213,15 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._send_commands(now)
         return self._numbers
 
-    def send(self, contents: Iterable[tuple[str, bytes, bytes]], now: float) -> list[int]:
+    def send(
+        self, contents: Iterable[tuple[str, bytes, bytes]], now: float, unread: int = 0
+    ) -> list[int]:
         """Send contents (resource, encoded properties, body); their numbers, in order.
 
-        Those above the window wait.  Raises LimitExceeded when too many wait already or one is
-        above ``content-bytes``, ours or the server's, and ValueError for what is no resource's
-        name; nothing is sent then.
+        Those above the window wait, and with confirm ``none``, where there is no window, all until
+        the socket has taken them: it has ``unread`` bytes still.  Raises LimitExceeded when too
+        much would wait or a content is above ``content-bytes``, ours or the server's, and
+        ValueError for what is no resource's name; nothing is sent then.
         """
         if self.reads:
             raise ValueError("a reader sends no content")
@@ -228,14 +230,22 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             if type(body) is not bytes:
                 body = data.as_bytes(body)
             name = data.encode_name(resource)
-            content = _Sent(self._numbers + 1 + len(new), name, properties or EMPTY, body)
+            weight = CONTENT_WEIGHT_BYTES + len(name) + len(properties) + len(body)
+            number = self._numbers + 1 + len(new)
+            content = _Sent(number, name, properties or EMPTY, body, weight)
             if content.largest > self._bytes_max:
                 raise too_large(content.largest, self._bytes_max)
             if self._server_max is not None and content.largest > self._server_max:
                 raise too_large(content.largest, self._server_max, "the server's ")
             new.append(content)
-        if len(self._waiting) + len(new) > self._waiting_max + self._window.room:
-            raise LimitExceeded(f"{len(self._waiting)} contents wait already")
+        if self.confirms:
+            waits, unread = new[max(0, self.room) :], 0
+        else:
+            waits = new
+        if waits:
+            more = sum(content.weight for content in waits)
+            self._limits.check("unsent-bytes", self._waiting_bytes + unread + more)
+        self._waiting_bytes += sum(content.weight for content in new)
         self._numbers += len(new)
         self._waiting.extend(new)
         self._send_waiting()
@@ -326,10 +336,13 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 data.encode_content(sequence, content.name, content.properties, content.body)
             )
             if self.confirms:
+                self._waiting_bytes -= content.weight
                 window.sent(sequence, content)
 
     def outputs(self) -> list[list[bytes]]:
         out, self._out = self._out, []
+        if not self._waiting:
+            self._waiting_bytes = 0
         return out
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────

@@ -154,7 +154,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._every = SessionMemory() if every is None else every
         self.profiles: dict[str, Profile] = by_name(profiles)
         self.counters = Counter() if counters is None else counters
-        self.fault: None = None
         self.deadlines = ManyDeadlines()
         self.data_port = data_port
         self._may = may

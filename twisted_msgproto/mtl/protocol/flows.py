@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
+from ...core.errors import ConnectionClosed, Refused, TimedOut
 from ...net.clients.reconnect import Backoff
 from ...net.clients.subscriptions import Backlog
 from ...net.deferreds import Tickets, Waiters
@@ -23,6 +23,7 @@ from ...net.link import Link
 from ...net.logs import SteadyLogger
 from ..machine.client_flow import ClientFlow
 from ..terms import (
+    CONTENT_WEIGHT_BYTES,
     LEASE_UNANSWERED,
     ClientFlowState,
     ContentsConfirmed,
@@ -121,10 +122,7 @@ class Owner(Protocol):
 
 
 UNREAD_TIMES: Final = 2
-"""A socket may have twice as many messages to send as ``waiting`` and ``window`` allow."""
-
-CONTENT_WEIGHT_BYTES: Final = 256
-"""A content that waits needs these bytes beside its own."""
+"""Of answers a socket may have twice as much to send as ``unsent-bytes`` allows of contents."""
 
 
 def _weigh(content: Received) -> int:
@@ -168,7 +166,8 @@ class FlowLink(Link):
         self._ending: Any = None  # the call that gives up a connection that the server has ended
         self.renewals: RenewalBackoff = RenewalBackoff()
         limits = self.factory.limits
-        self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
+        answers = UNREAD_TIMES * limits.integer("unsent-bytes") // CONTENT_WEIGHT_BYTES
+        self._unread_max = answers + limits.integer("window")
 
     def begin(self) -> None:
         self.connect(DealerWire(self._client.clock, self._client.peer, self.connectionLost))
@@ -245,8 +244,8 @@ class FlowLink(Link):
     def _settle(self) -> None:
         """Do what a link does; then leave a server that does not read.
 
-        Contents are bounded by ``waiting`` and ``window``.  Answers to pings and to contents that
-        are rejected are not, and a server that only writes could make us keep millions.
+        Contents are bounded by ``unsent-bytes`` and ``window``.  Answers to pings and to contents
+        that are rejected are not, and a server that only writes could make us keep millions.
         """
         super()._settle()
         if not self._following and not self._ended and self.wire.unread > self._unread_max:
@@ -586,12 +585,7 @@ class MtlWriter(MtlFlow):
 
     def _hand(self, contents: list[tuple[str, bytes, bytes]]) -> list[int]:
         link = self.link
-        machine = link.machine
-        if not machine.confirms:
-            waiting = machine.queued + link.wire.unread
-            if waiting + len(contents) > link.factory.limits["waiting"]:
-                raise LimitExceeded(f"the server takes no more: {waiting} contents wait already")
-        numbers = machine.send(contents, link.now())
+        numbers = link.machine.send(contents, link.now(), link.wire.unreadBytes)
         link.sendSoon()
         return numbers
 

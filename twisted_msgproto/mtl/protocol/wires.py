@@ -25,7 +25,7 @@ class Endpoint:
 class NoSocket:
     """What stands in a socket's place while there is none: what is written is lost."""
 
-    unread = 0
+    unread = unreadBytes = 0
     refused: Any = None
     ended: Any = None
 
@@ -84,6 +84,10 @@ class DealerWire(Wire):
     @property
     def unread(self) -> int:
         return int(self.socket.unread)
+
+    @property
+    def unreadBytes(self) -> int:
+        return int(self.socket.unreadBytes)
 
     def takenAt(self, now: float) -> float:
         return float(self.socket.movedAt(now))

@@ -33,6 +33,7 @@ from .unfinished import (
     SendBacklog,
     SendBacklogs,
     Unfinished,
+    weight_of,
 )
 
 log: Logger = Logger(namespace="twisted_msgproto.mtl")
@@ -322,6 +323,10 @@ class Bounded:
     @property
     def unread(self) -> int:
         return sum(len(backlog.messages) for backlog in self._backlogs.values())
+
+    @property
+    def unreadBytes(self) -> int:
+        return sum(map(weight_of, self._backlogs.values()))
 
     def shutdown(self) -> None:
         if self._retry is not None:
