@@ -24,7 +24,7 @@ LOOPBACK = "tcp:0:interface=127.0.0.1"
 FILE = f"""
 [queue]
 directory = "spool"
-group-messages = 7
+segment-bytes = 7
 [limits]
 handshake = 5
 connections = 7
@@ -121,7 +121,6 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
             "max-bytes is a number of bytes, or one with KiB, .*, not True",
         ),
         ("[lumberjack]\n[queue]\ndirectory='x'\nmax-bytes=-1", "max-bytes is at least 0, not -1"),
-        ("[lumberjack]\n[queue]\ndirectory='x'\ngroup-messages=nan", "is a whole number, not nan"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
@@ -404,11 +403,11 @@ def test_a_start_warns_of_what_others_reach_without_encryption__RD_27(launch: La
 def test_a_size_may_have_a_unit_wherever_one_is_asked__RD_27(
     file: Path, text: str, size: int
 ) -> None:
-    keys = ("max-bytes", "segment-bytes", "group-bytes")
+    keys = ("max-bytes", "segment-bytes")
     table = {"directory": "q", **dict.fromkeys(keys, text)}
     limits = {"unsafe-bytes": text}
     made = Configuration({"queue": table, "limits": limits, "sabc": {}})
-    assert [made.queue[key] for key in keys] == [size] * 3
+    assert [made.queue[key] for key in keys] == [size] * 2
     assert made.servers["sabc"]["limits"]["unsafe-bytes"] == size
     own = Configuration({"sabc": {"limit": limits}})
     assert own.servers["sabc"]["limits"]["unsafe-bytes"] == size

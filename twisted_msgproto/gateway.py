@@ -70,8 +70,6 @@ QUEUE_KEYS: Mapping[str, type] = {
     "directory": str,
     "max-bytes": Size,
     "segment-bytes": Size,
-    "group-bytes": Size,
-    "group-messages": int,
 }
 """These are the keys of [queue] and their types; all but the directory are passed to the queue's
 writer.
@@ -79,7 +77,6 @@ writer.
 
 KINDS: Mapping[type, str] = {
     str: "a text",
-    int: "a whole number",
     Size: A_SIZE,
 }
 

@@ -23,8 +23,9 @@ from twisted_msgproto.spark.report import status_path
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A queue of nine messages in several segments, the last one with every column."""
-    writer = QueueWriter(tmp_path / "q", segment_bytes=1, group_messages=2)
-    put(writer, *[batch(number, 2) for number in range(0, 8, 2)])
+    writer = QueueWriter(tmp_path / "q", segment_bytes=1)
+    for number in range(0, 8, 2):
+        put(writer, batch(number, 2))
     put(
         writer,
         MessageBatch(

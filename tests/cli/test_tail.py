@@ -31,7 +31,7 @@ def call(number: int, destination: str, body: bytes = b"x") -> MessageBatch:
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[QueueWriter]:
     """A queue whose every group is a segment, with Lumberjack's and UMQ's messages in turn."""
-    made = QueueWriter(tmp_path / "q", segment_bytes=1, group_messages=2)
+    made = QueueWriter(tmp_path / "q", segment_bytes=1)
     for number in range(0, 40, 2):
         put(made, batch(number, 1))
         put(made, call(number, "orders.new" if number % 4 else "news", b"\xff\x1b"))

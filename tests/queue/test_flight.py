@@ -37,8 +37,9 @@ LOCAL = "grpc://127.0.0.1:0"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    writer = QueueWriter(tmp_path / "q", segment_bytes=1, group_messages=10)
-    put(writer, *[batch(number, 10) for number in range(0, 100, 10)])
+    writer = QueueWriter(tmp_path / "q", segment_bytes=1)
+    for number in range(0, 100, 10):
+        put(writer, batch(number, 10))
     writer.close()
     return str(tmp_path / "q")
 

@@ -80,6 +80,11 @@ class GatedDisk(HookedDisk):
             assert self.gate.acquire(timeout=PATIENCE_SECONDS)
 
 
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_room, "GROUP_MESSAGES", 1)
+
+
 @contextmanager
 def a_writer(disk: SimulatedDisk, **options: Any) -> Iterator[QueueWriter]:
     options.setdefault("retry_delay", 0.005)
@@ -142,17 +147,18 @@ def packed(first: int, count: int) -> MessageBatch:
 @pytest.mark.parametrize(
     ("limits", "groups"),
     [
-        ({"group_messages": 10}, [1, 10, 10, 10]),
-        ({"group_bytes": 10 * (10 + writer_room.ROW_BYTES)}, [1, 10, 10, 10]),
-        ({"group_messages": 1}, [1] * 31),
+        ({"GROUP_MESSAGES": 10}, [1, 10, 10, 10]),
+        ({"GROUP_BYTES": 10 * (10 + writer_room.ROW_BYTES)}, [1, 10, 10, 10]),
         ({}, [1, 30]),
     ],
 )
 def test_a_group_is_bounded_in_messages_and_bytes(
-    limits: dict[str, int], groups: list[int]
+    limits: dict[str, int], groups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(writer_room, name, limit)
     disk = GatedDisk()
-    with a_writer(disk, **limits) as writer:
+    with a_writer(disk) as writer:
         disk.gated = True
         results = Results()
         for number in range(31):
@@ -248,9 +254,10 @@ def test_without_room_nothing_is_called_back_until_there_is_room_again() -> None
     assert ids(rows(DIRECTORY, disk=disk)) == list(range(10))
 
 
+@pytest.mark.usefixtures("small_groups")
 def test_at_max_bytes_the_writer_goes_on_when_a_consumer_commits() -> None:
     disk = SimulatedDisk()
-    with a_writer(disk, max_bytes=4000, group_messages=1) as writer:
+    with a_writer(disk, max_bytes=4000) as writer:
         results = Results()
         for number in range(30):
             results.submit(writer, batch(number))
@@ -333,9 +340,10 @@ def test_closing_writes_what_waits_and_gives_the_lock_back() -> None:
         assert again.end == 100
 
 
+@pytest.mark.usefixtures("small_groups")
 def test_closing_without_room_fails_what_waits_after_the_time_given() -> None:
     disk = SimulatedDisk()
-    with a_writer(disk, group_messages=1) as writer:
+    with a_writer(disk) as writer:
         disk.capacity = disk.used()
         results = Results()
         for number in range(4):
@@ -417,14 +425,14 @@ def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_each_batch_is_called_back_once_and_truly_whatever_happens(seed: int) -> None:
+def test_each_batch_is_called_back_once_and_truly_whatever_happens(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """None: it is on disk, once; an error: it is not.  Each thread's batches keep their order."""
     source = random.Random(seed)
     disk = SimulatedDisk()
-    options = {
-        "group_messages": source.choice((1, 100, 16_384)),
-        "group_bytes": source.choice((1, 1000, 8 << 20)),
-    }
+    monkeypatch.setattr(writer_room, "GROUP_MESSAGES", source.choice((1, 100, 16_384)))
+    monkeypatch.setattr(writer_room, "GROUP_BYTES", source.choice((1, 1000, 8 << 20)))
     results = Results()
     accepted: list[int] = []
 
@@ -444,7 +452,7 @@ def test_each_batch_is_called_back_once_and_truly_whatever_happens(seed: int) ->
                 break
             accepted.append(number)
 
-    with a_writer(disk, report=lambda line: None, **options) as writer:
+    with a_writer(disk, report=lambda line: None) as writer:
         threads = [threading.Thread(target=submit, args=(n * 1_000_000,)) for n in range(3)]
         for thread in threads:
             thread.start()
@@ -479,10 +487,10 @@ def short_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_room, "IDLE_S", 0.005)
 
 
-@pytest.mark.usefixtures("short_idle")
+@pytest.mark.usefixtures("short_idle", "small_groups")
 def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
     disk = SimulatedDisk()
-    with a_writer(disk, segment_bytes=1, group_messages=1) as writer:
+    with a_writer(disk, segment_bytes=1) as writer:
         put(writer, *[batch(number) for number in range(10)])
         QueueReader(DIRECTORY, disk=disk).commit("spark", 3)
         wait_until(lambda: writer.begin == 3)
@@ -648,10 +656,6 @@ def test_the_page_s_numbers_of_a_queue_are_the_code_s() -> None:
     for keys, values in (
         ("`max-bytes`", f"{segment_log.MAX_BYTES / 2**30:g} GiB"),
         ("`segment-bytes`", f"{segment_log.SEGMENT_BYTES / 2**20:g} MiB"),
-        (
-            "`group-bytes`, `group-messages`",
-            f"{writer_room.GROUP_BYTES / 2**20:g} MiB, {writer_room.GROUP_MESSAGES:,}",
-        ),
     ):
         assert f"| {keys} | {values} |" in page
 

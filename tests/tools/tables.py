@@ -111,7 +111,7 @@ class Gateway:
         fields: Callable[[int], Mapping[str, str] | None] | None = None,
     ) -> None:
         """Store messages whose bodies are numbered, received on a day counted from FIRST_DAY."""
-        writer = QueueWriter(self.directory, segment_bytes=1, group_messages=4)
+        writer = QueueWriter(self.directory, segment_bytes=1)
         for first in range(self.rows, self.rows + count, 5):
             size = min(5, self.rows + count - first)
             put(

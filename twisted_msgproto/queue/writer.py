@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 GROUP_BYTES = 8 << 20
 GROUP_MESSAGES = 16_384
+"""What one group holds at most: one batch alone may be larger, and the last batch may go beyond the
+messages.  Groups of sessions that send in bulk are smaller on a slow disk.
+"""
 ENCODED_AT_ONCE_MESSAGES = 512
 """A batch of lists with at least this many messages is worth a frame of its own."""
 ROW_BYTES = 32
@@ -112,8 +115,6 @@ class QueueOptions(TypedDict, total=False):
 
     max_bytes: int
     segment_bytes: int
-    group_bytes: int
-    group_messages: int
     retry_delay: float
     check_bytes: int
     disk: Disk
@@ -128,9 +129,6 @@ class QueueWriter:
 
     * ``max_bytes``: above this many bytes on disk the queue waits for its consumers;
       ``segment_bytes``: bytes of one segment.
-    * ``group_bytes``, ``group_messages``: what one group holds at most (one batch alone may be
-      larger, and the last batch of a group may go beyond the messages).  Groups of sessions that
-      send in bulk are smaller on a slow disk.
     * ``retry_delay``: seconds between attempts while nothing can be stored.
     * ``check_bytes``: how much of the queue is checked before it accepts messages (the newest
       part; the rest is checked when there is nothing else to do).
@@ -152,15 +150,11 @@ class QueueWriter:
         *,
         max_bytes: int = segment_log.MAX_BYTES,
         segment_bytes: int = segment_log.SEGMENT_BYTES,
-        group_bytes: int = GROUP_BYTES,
-        group_messages: int = GROUP_MESSAGES,
         retry_delay: float = RETRY_DELAY_S,
         check_bytes: int = segment_log.CHECK_BYTES,
         disk: Disk = OS_DISK,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        self._group_bytes = group_bytes
-        self._group_messages = group_messages
         self._retry_delay_s = retry_delay
         self._report_to = report or _logger.warning
         self._log = SegmentLog(
@@ -378,8 +372,7 @@ class QueueWriter:
                 return None
             if not self._waiting.entries:
                 return None if self._closing else []
-            nbytes = self._cost.bytes_max(self._group_bytes)
-            return self._waiting.take(self._group_messages, nbytes)
+            return self._waiting.take(GROUP_MESSAGES, self._cost.bytes_max(GROUP_BYTES))
 
     def _report(self, line: str) -> None:
         try:
