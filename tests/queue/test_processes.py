@@ -92,7 +92,7 @@ def test_a_writer_killed_under_load_loses_nothing_it_acknowledged(tmp_path: Path
         number = (max(told) // 1000 + 2) * 1000
     writer = QueueWriter(tmp_path / "q")
     assert writer.losses == 0
-    assert writer.recovery.quarantined == []
+    assert writer.damaged == []
     writer.close()
     found = rows(tmp_path / "q")
     assert [row["offset"] for row in found] == list(range(len(found)))

@@ -71,6 +71,17 @@ def missing(*lost: tuple[int, int], end: int = 6) -> list[int]:
     return [n for n in range(end) if not any(lo <= n < hi for lo, hi in lost)]
 
 
+def told(log: SegmentLog) -> list[tuple[int, int]]:
+    """The ranges of offsets that a start has said to be damaged."""
+    lines = "\n".join(log.recovery.lines)
+    return [(int(lo), int(hi)) for lo, hi in re.findall(r"offsets (\d+) to (\d+) \(", lines)]
+
+
+def cut(log: SegmentLog) -> int:
+    """How many bytes a start has said to have cut off."""
+    return sum(map(int, re.findall(r"\bcut (\d+) bytes", "\n".join(log.recovery.lines))))
+
+
 two_more = functools.cache(functools.partial(frame, count=2))
 
 
@@ -82,7 +93,7 @@ def goes_on(disk: SimulatedDisk, log: SegmentLog, *lost: tuple[int, int]) -> Non
     assert QueueReader(DIRECTORY, disk=disk).damaged() == list(lost)
     log.close()
     again = reopened(disk)
-    assert again.recovery.quarantined == []
+    assert told(again) == []
     assert (again.end, again.losses, again.recovery.lost) == (end + 2, log.losses, False)
     assert again.damaged == list(lost)
     assert found(disk) == missing(*lost, end=end + 2)
@@ -112,18 +123,9 @@ def test_a_torn_tail_is_cut_at_every_byte() -> None:
         disk.spoil(FIRST, whole[:length])
         again = reopened(disk)
         assert (again.end, again.losses) == (3, 0)
-        assert again.recovery.truncated_bytes == length - start
-        assert again.recovery.quarantined == []
-        place = f"quarantine/{0:020d}-{start}.unfinished"
         assert again.recovery.lines == [
-            f"cut {length - start} bytes of an unfinished record from {FIRST}; "
-            f"they are kept in {place}"
+            f"cut {length - start} bytes of an unfinished record from {FIRST}"
         ] * (length > start)
-        if length > start:
-            assert disk.bytes_of(f"{DIRECTORY}/{place}") == whole[start:length]
-            done = list(disk.journal)
-            synced = done.index(("sync_directory", "quarantine"))
-            assert synced < len(done) - done[::-1].index(("truncate", FIRST[7:]))
         assert len(disk.bytes_of(FIRST)) == start
         goes_on(disk, again)
 
@@ -163,7 +165,7 @@ def test_damage_above_the_published_end_which_a_valid_record_follows_is_no_torn_
     disk.spoil(f"{DIRECTORY}/end", published)
     disk.flip(FIRST, frames(disk)[1][0] + 40)
     again = reopened(disk)
-    assert again.recovery.quarantined == [(2, 3)]
+    assert told(again) == [(2, 3)]
     assert (again.end, again.losses) == (6, 0)
     goes_on(disk, again, (2, 3))
 
@@ -185,7 +187,7 @@ def test_every_flipped_bit_costs_its_own_record_and_is_told_once() -> None:
         log = reopened(disk)
         hit = [RANGES[index] for index, (lo, hi) in enumerate(places) if lo <= at < hi]
         assert (log.end, log.losses) == (6, 0)
-        assert log.recovery.quarantined == hit
+        assert told(log) == hit
         if hit:
             start, end = next(place for place in places if place[0] <= at < place[1])
             kept = disk.bytes_of(f"{DIRECTORY}/quarantine/{0:020d}-{start}")
@@ -214,7 +216,7 @@ def test_every_cut_costs_what_was_cut_off_and_is_a_loss() -> None:
         log = reopened(disk)
         assert log.recovery.lost
         assert (log.end, log.losses) == (6, 1)
-        assert log.recovery.quarantined == [lost]
+        assert told(log) == [lost]
         if length % 4 == 0:
             goes_on(disk, log, lost)
 
@@ -256,7 +258,7 @@ def test_damage_in_an_older_segment_is_found_up_to_its_end() -> None:
         a_queue(disk, segment_bytes=1)
         disk.spoil(path, disk.bytes_of(path)[:kept] + b"\0" * more)
         log = reopened(disk)
-        assert log.recovery.quarantined == [(2, 3)]
+        assert told(log) == [(2, 3)]
         assert (log.end, log.losses) == (6, 0)
         goes_on(disk, log, (2, 3))
 
@@ -445,7 +447,7 @@ def test_bytes_between_records_which_cost_nothing_are_told_and_passed_over() -> 
     place = frames(disk)[1][0]
     disk.spoil(FIRST, octets[:place] + b"\xff" * 16 + octets[place:])
     log = reopened(disk)
-    assert log.recovery.quarantined == []
+    assert told(log) == []
     assert log.recovery.lines == [f"16 damaged bytes in {FIRST} at {place}: no message is lost"]
     assert found(disk) == missing()
     goes_on(disk, log)
@@ -458,7 +460,7 @@ def test_records_missing_without_remains_are_damage() -> None:
     start, end = frames(disk)[1]
     disk.spoil(FIRST, octets[:start] + octets[end:])
     log = reopened(disk)
-    assert log.recovery.quarantined == [(2, 3)]
+    assert told(log) == [(2, 3)]
     assert not disk.exists(f"{DIRECTORY}/quarantine")
     goes_on(disk, log, (2, 3))
 
@@ -498,7 +500,7 @@ def test_more_damage_later_is_told_with_its_own_range_only() -> None:
     for index in (1, 0):
         disk.flip(FIRST, places[index][0] + 40)
         log = reopened(disk)
-        assert log.recovery.quarantined == [RANGES[index]]
+        assert told(log) == [RANGES[index]]
         log.close()
     assert log.damaged == [(0, 3)]
     assert found(disk) == [3, 4, 5]
@@ -511,13 +513,13 @@ def test_a_disk_too_full_for_the_copies_costs_only_the_copies() -> None:
     disk.flip(FIRST, places[0][0] + 40)
     disk.capacity = disk.used()
     log = reopened(disk)
-    assert log.recovery.quarantined == [(0, 2)]
+    assert told(log) == [(0, 2)]
     assert sum("could not" in line for line in log.recovery.lines) == 2
     assert found(disk) == [2, 3, 4, 5]
     log.close()
     disk.capacity = None
     # What could not be noted is told again.
-    assert reopened(disk).recovery.quarantined == [(0, 2)]
+    assert told(reopened(disk)) == [(0, 2)]
 
 
 # -- identity, end ---------------------------------------------------------------------
@@ -596,7 +598,7 @@ def test_a_published_end_of_a_later_queue_state_is_lost_data() -> None:
     disk.spoil(f"{DIRECTORY}/end", published(10, 0, size + 500))
     log = reopened(disk)
     assert (log.end, log.losses) == (10, 1)
-    assert log.recovery.quarantined == [(6, 10)]
+    assert told(log) == [(6, 10)]
     assert QueueReader(DIRECTORY, disk=disk).losses == 1
     assert found(disk) == missing()
 
@@ -644,7 +646,7 @@ def test_power_lost_at_any_time_loses_nothing_that_was_appended() -> None:
             assert queue_id in (None, log.queue_id), "the queue forgot its name"
             queue_id = log.queue_id
             assert not log.recovery.lost
-            assert log.recovery.quarantined == []
+            assert told(log) == []
             here = {row["offset"]: int(row["message_id"]) for row in rows(DIRECTORY, disk=disk)}
             assert {n: here.get(n) for n in expected if n >= log.begin} == {
                 n: value for n, value in expected.items() if n >= log.begin

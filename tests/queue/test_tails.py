@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.queue.test_recovery import DIRECTORY, FIRST, frames, goes_on, reopened
+from tests.queue.test_recovery import DIRECTORY, FIRST, cut, frames, goes_on, reopened, told
 from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import FRAME_HEADER_BYTES, frame, sealed
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import Landed, QueueReader, SegmentLog, recovery
 
 END = f"{DIRECTORY}/end"
-UNFINISHED_KEPT = 8
 
 
 def committed(disk: SimulatedDisk, name: str, offset: int, queue_id: str = "") -> None:
@@ -111,8 +110,8 @@ def test_one_flipped_bit_in_the_last_header_costs_that_record_and_is_told__NB_12
         overwritten(disk, at, bytes([disk.bytes_of(FIRST)[at] ^ 1 << bit % 8]))
         spoilt = disk.bytes_of(FIRST)
         log = reopened(disk)
-        assert (log.end, log.losses, log.recovery.truncated_bytes) == (6, 0, 0)
-        assert log.recovery.quarantined == [(3, 6)]
+        assert (log.end, log.losses, cut(log)) == (6, 0, 0)
+        assert told(log) == [(3, 6)]
         assert copies(disk) == {f"{0:020d}-{start}": spoilt[start:end]}
     goes_on(disk, log, (3, 6))
 
@@ -123,7 +122,7 @@ def test_behind_a_flipped_bit_an_unfinished_record_is_still_cut__NB_12() -> None
     overwritten(disk, start + 9, bytes([disk.bytes_of(FIRST)[start + 9] ^ 4]))
     disk.spoil(FIRST, disk.bytes_of(FIRST) + b"torn")
     log = reopened(disk)
-    assert (log.end, log.damaged, log.recovery.truncated_bytes) == (6, [(3, 6)], 4)
+    assert (log.end, log.damaged, cut(log)) == (6, [(3, 6)], 4)
     assert len(disk.bytes_of(FIRST)) == end
     goes_on(disk, log, (3, 6))
 
@@ -135,8 +134,8 @@ def test_what_a_consumer_has_committed_was_published__NB_12() -> None:
     committed(disk, "spark", 6)
     committed(disk, "slow", 2)
     log = reopened(disk)
-    assert (log.end, log.losses, log.recovery.truncated_bytes) == (6, 0, 0)
-    assert log.recovery.quarantined == [(3, 6)]
+    assert (log.end, log.losses, cut(log)) == (6, 0, 0)
+    assert told(log) == [(3, 6)]
     assert copies(disk) == {f"{0:020d}-{start}": tail}
     goes_on(disk, log, (3, 6))
 
@@ -148,7 +147,7 @@ def test_a_commit_above_records_that_are_gone_is_a_loss__NB_12() -> None:
         committed(disk, "spark", 5)
         disk.spoil(FIRST, disk.bytes_of(FIRST)[: start + left])
         log = reopened(disk)
-        assert (log.end, log.losses, log.recovery.quarantined) == (5, 1, [(3, 5)])
+        assert (log.end, log.losses, told(log)) == (5, 1, [(3, 5)])
         assert "consumer 'spark' has committed" in log.recovery.lines[-1]
         log.close()
 
@@ -165,7 +164,7 @@ def test_what_a_start_of_the_writer_has_found_was_published__NB_12() -> None:
         else:
             disk.spoil(END, end)
         log = reopened(disk)
-        assert (log.end, log.recovery.quarantined) == (6, [(3, 6)])
+        assert (log.end, told(log)) == (6, [(3, 6)])
         goes_on(disk, log, (3, 6))
 
 
@@ -194,29 +193,17 @@ def test_without_any_proof_an_illegible_tail_is_told_as_possible_loss_and_kept__
     disk = SimulatedDisk()
     start, tail = a_spoilt_header(disk)
     log = reopened(disk)
-    assert (log.end, log.damaged, log.recovery.truncated_bytes) == (3, [], len(tail))
+    assert (log.end, log.damaged, cut(log)) == (3, [], len(tail))
     [line] = log.recovery.lines
     name = f"{0:020d}-{start}"
     assert line.startswith(f"possible loss: queue {log.queue_id}: cut {len(tail)} bytes")
     assert "messages from offset 3 on" in line
     assert line.endswith(f"quarantine/{name}")
     assert copies(disk) == {name: tail}
+    done = list(disk.journal)
+    synced = done.index(("sync_directory", "quarantine"))
+    assert synced < len(done) - done[::-1].index(("truncate", FIRST[7:]))
     goes_on(disk, log)
-
-
-def test_only_the_newest_unfinished_records_are_kept__NB_12() -> None:
-    disk = SimulatedDisk()
-    places = []
-    for number in range(UNFINISHED_KEPT + 3):
-        log = reopened(disk)
-        log.append([frame(number)])
-        log.close()
-        whole = disk.bytes_of(FIRST)
-        places.append(len(whole))
-        disk.spoil(FIRST, whole + b"torn %d" % number)
-    reopened(disk).close()
-    newest = places[-UNFINISHED_KEPT:]
-    assert set(copies(disk)) == {f"{0:020d}-{place}.unfinished" for place in newest}
 
 
 def test_a_copy_has_a_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +223,7 @@ def test_what_cannot_be_copied_is_not_cut__NB_12() -> None:
     disk.capacity = disk.used()
     log = reopened(disk)
     assert disk.bytes_of(FIRST) == whole
-    assert (log.end, log.recovery.truncated_bytes) == (3, 0)
+    assert (log.end, cut(log)) == (3, 0)
     assert any("could not be copied aside" in line for line in log.recovery.lines)
     disk.capacity = None
     goes_on(disk, log)
@@ -249,6 +236,6 @@ def test_in_a_segment_without_messages_it_is_cut_all_the_same() -> None:
     disk.spoil(FIRST, disk.bytes_of(FIRST) + b"torn")
     disk.capacity = disk.used()
     log = reopened(disk)
-    assert log.recovery.truncated_bytes == 4
+    assert cut(log) == 4
     disk.capacity = None
     goes_on(disk, log)

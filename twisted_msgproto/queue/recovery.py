@@ -48,9 +48,6 @@ WRITE_AGAIN_BYTES = 1 << 20
 class Recovery:
     """What was found at a start.  ``lines`` say it for the log, one line each."""
 
-    truncated_bytes: int = 0
-    quarantined: list[Range] = field(default_factory=list)
-    """Ranges that were not known before."""
     lost: bool = False
     """Published messages are gone with their bytes: a disk lost what it had confirmed."""
     lines: list[str] = field(default_factory=list)
@@ -358,37 +355,34 @@ def _in_place(segment: Segment, position: int, published: Published | None, know
 
 
 def _cut(disk: Disk, directory: str, state: Found, segment: Segment, position: int) -> None:
-    """Cut off what no record follows from ``position`` on, after it was copied aside.
+    """Cut off what no record follows from ``position`` on; what may have been one is copied aside.
 
     What cannot be copied stays where it is, and a new segment begins; but in a segment without
     messages, whose name the new one would have, it is cut off all the same.
     """
     recovery, nbytes = state.recovery, segment.size - position
     path = os.path.join(directory, segment_name(segment.first))
-    unfinished = segment.unfinished_at(position)
-    suffix = UNFINISHED if unfinished else ""
-    copied = copied_aside(segment, position, nbytes)  # what cannot be read is not cut
-    try:
-        place = keep_aside(disk, directory, segment, position, nbytes, copied, suffix=suffix)
-        kept = f"they are kept in {place}"
-    except OSError as error:
-        kept = f"they could not be copied aside: {error}"
-        if state.end > segment.first:
-            state.appendable = False
-            recovery.lines.append(
-                f"left {nbytes} bytes that are no record in {path} at {position}, "
-                f"because they could not be copied aside: {error}"
-            )
-            return
-    if unfinished:
-        recovery.lines.append(f"cut {nbytes} bytes of an unfinished record from {path}; {kept}")
+    if segment.unfinished_at(position):
+        recovery.lines.append(f"cut {nbytes} bytes of an unfinished record from {path}")
     else:
+        copied = copied_aside(segment, position, nbytes)  # what cannot be read is not cut
+        try:
+            place = keep_aside(disk, directory, segment, position, nbytes, copied)
+            kept = f"they are kept in {place}"
+        except OSError as error:
+            kept = f"they could not be copied aside: {error}"
+            if state.end > segment.first:
+                state.appendable = False
+                recovery.lines.append(
+                    f"left {nbytes} bytes that are no record in {path} at {position}, "
+                    f"because they could not be copied aside: {error}"
+                )
+                return
         recovery.lines.append(
             f"possible loss: queue {state.identity.queue_id}: cut {nbytes} bytes that are no "
             f"record from {path} at {position}; nothing proves that they were published, but they "
             f"may have held messages from offset {state.end} on; {kept}"
         )
-    recovery.truncated_bytes = nbytes
     segment.file.truncate(position)
     state.sizes[segment.first] = position
 
@@ -409,7 +403,6 @@ def _quarantine(
     copied = copied_aside(segment, found.position, nbytes)
     for lo, end in new:
         state.damaged[lo, end] = found.reason
-        state.recovery.quarantined.append((lo, end))
         state.recovery.lines.append(
             f"damaged: queue {state.identity.queue_id} offsets {lo} to {end} "
             f"({end - lo} messages, {found.reason}) in {path} at {found.position}; "
@@ -469,9 +462,6 @@ def _note_loss(recovery: Recovery, why: str) -> None:
 
 QUARANTINE = "quarantine"
 COPY_BYTES_MAX = 64 << 20
-UNFINISHED = ".unfinished"
-UNFINISHED_KEPT = 8
-"""A loss of power may leave one copy of up to one group; the oldest go first."""
 
 
 def copied_aside(segment: Segment, position: int, nbytes: int) -> bytes:
@@ -479,38 +469,15 @@ def copied_aside(segment: Segment, position: int, nbytes: int) -> bytes:
 
 
 def keep_aside(
-    disk: Disk,
-    directory: str,
-    segment: Segment,
-    position: int,
-    nbytes: int,
-    copied: bytes,
-    *,
-    suffix: str = "",
+    disk: Disk, directory: str, segment: Segment, position: int, nbytes: int, copied: bytes
 ) -> str:
     """Put ``copied`` of ``nbytes`` bytes aside, durably; return where they are, in words."""
     aside = os.path.join(directory, QUARANTINE)
-    name = f"{segment.first:020d}-{position}{suffix}"
+    name = f"{segment.first:020d}-{position}"
     disk.make_directory(aside)
     replace_file(disk, os.path.join(aside, name), copied)
-    if suffix:
-        _forget_oldest(disk, aside, suffix, name)
     part = "" if len(copied) == nbytes else f" (the first {len(copied)} of them)"
     return f"{QUARANTINE}/{name}{part}"
-
-
-def _forget_oldest(disk: Disk, aside: str, suffix: str, made: str) -> None:
-    """Remove all but the newest copies with this suffix; a failure leaves them there.
-
-    The one that was ``made`` now is the newest, also beside those of a queue that went further and
-    was replaced by an older copy of it.
-    """
-    names = [name for name in disk.names(aside) if name.endswith(suffix)]
-    # A later place in the queue was written later: a later segment, or more digits in the same one.
-    names.sort(key=lambda name: (name == made, name.partition("-")[0], len(name), name))
-    for name in names[:-UNFINISHED_KEPT]:
-        with contextlib.suppress(OSError):
-            disk.remove(os.path.join(aside, name))
 
 
 @dataclass(frozen=True, slots=True)
