@@ -512,6 +512,17 @@ class Lifetimes(TestCase):
                 await client.subscribe(lambda id: f'["vistied", "{id}"]').whenStarted()
             assert (await client.call("any text")).payload == ""
 
+    async def test_umq_has_topics_by_name_as_the_command_has(self) -> None:
+        """A server with a queue and no methods answered ``subscribe`` with Stored."""
+        async with (
+            umq.serve(TCP, sink=SafeSink()) as server,
+            umq.connect(server.addresses[0]) as client,
+        ):
+            prices = client.subscribe(lambda id: f'["subscribe", "prices", "{id}"]')
+            assert (await prices.whenStarted()).payload == "true"
+            assert await client.remote.publish("prices", "5") == 1
+            assert (await anext(prices)).payload == "5"
+
     async def test_sabc_is_served_on_websocket_too(self) -> None:
         async with sabc.serve(TCP, websocket=TCP, sink=SafeSink()) as server:
             assert [one.partition(":")[0] for one in server.addresses] == ["tcp", "ws"]

@@ -47,7 +47,7 @@ from ...net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,
 )
-from ..application import MethodRegistry
+from ..application import Hub, MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
 from ..terms import (
     HELLO_ATTACHMENT_BYTES,
@@ -408,9 +408,10 @@ def serve(
     ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
     ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
     and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
-    own, which has the settings itself.  Without ``methods`` and ``server`` every call is stored,
-    and one of the form ``["METHOD", …]`` is answered with :class:`.Stored`.  The rest is as for
-    :class:`UmqServerFactory`.
+    own, which has the settings itself.  With a ``sink`` or a ``queue``, and without ``methods`` and
+    ``server``, it does as ``twistd umq`` does: every call is stored, and one of the form
+    ``["METHOD", …]`` is answered with :class:`.Stored`, but for the methods of a :class:`.Hub`.
+    The rest is as for :class:`UmqServerFactory`.
 
     Raises ConfigurationError for an address, an origin or a limit that makes no sense, TypeError
     for settings beside ``factory``, and for ``sink`` and ``queue`` together.
@@ -418,7 +419,7 @@ def serve(
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)
     if server is UmqServer and sink is not None and methods is None and factory is None:
-        methods = MethodRegistry()  # without one a call by name would pass for a success
+        methods = Hub().methods  # as ``twistd umq`` has; a call by name is no success by itself
     made = factory_of(
         UmqServerFactory,
         factory,
