@@ -16,7 +16,7 @@ from twisted.internet.protocol import Protocol
 
 from tests.chaos.gateways import until
 from tests.contract.cases import CASES
-from tests.contract.sending import Peer, Sent
+from tests.contract.sending import Peer, Sent, Typed
 from tests.contract.world import ContractCase
 from tests.micromsg2.streams import Handshake, ack, decode, encode_error, handshake
 from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher
@@ -74,6 +74,15 @@ class Foreign(Protocol):
             self.transport.write(ack(message[0]))
 
 
+class Objecting(Foreign):
+    """Acknowledges nothing, and says which message it does not take."""
+
+    def take(self, message: Any) -> None:
+        super().take(message)
+        if len(self.bodies) == 2:
+            self.transport.write(encode_error("bad-payload: 2: not JSON"))
+
+
 class Mute(Foreign):
     """Agrees to a session, and does nothing in it."""
 
@@ -125,6 +134,19 @@ class ForeignServers(ContractCase):
             self.assertEqual(self.bodies, [b'{"n":%d}' % n for n in range(6)])
             tried = [""] if asked else ["batch-ack:max-count=2", "ack", ""]
             self.assertEqual(self.openings, tried)
+
+    def test_one_without_acknowledgements_that_objects_is_heard(self) -> None:
+        """It ended with 0, and nobody was told; nor does it go on after an objection."""
+        for ended in (True, False):
+            typed, world = Typed(), self.world()
+            endpoint = Peer(world, lambda _: Objecting(set(), False, [], []))
+            sent = Sent(self, world, endpoint, source=typed)
+            world.wait(1)
+            typed.give(b"1", b"2")
+            world.pump()
+            typed.end() if ended else typed.give(b"more")
+            line = "2 of 2 messages were written: the server said 'bad-payload: 2: not JSON'"
+            self.assertEqual(sent.settle().line, line)
 
     def test_one_which_takes_no_session_at_all_is_sent_nothing__RD_45(self) -> None:
         world = self.world()

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused
+from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, shown
 from ..core.message import Message
 from ..net.clients.client import session_standing
 from ..net.clients.client_endpoints import client_endpoint
@@ -123,7 +123,13 @@ def _destination(options: ConnectOptions, properties: Mapping[str, Writable]) ->
 
 
 class _SenderLink(MicroMsg2ClientLink):
-    """A link that tells the progress of each message: one of a batch may be refused."""
+    """A link that tells the progress of each message: one of a batch may be refused.
+
+    Attributes:
+        objection: the server's first ERROR.
+    """
+
+    objection: Refused | None = None
 
     def __init__(self, protocol: _Sender) -> None:
         super().__init__(protocol)
@@ -131,6 +137,8 @@ class _SenderLink(MicroMsg2ClientLink):
 
     def _toldError(self, event: ErrorReceived) -> None:
         super()._toldError(event)
+        if self.objection is None:
+            self.objection = Refused(f"the server said {shown(event.text)}", event.code)
         number = refused_number(event)
         if number is not None:
             self._refusals.add(number)
@@ -151,6 +159,7 @@ class _SenderLink(MicroMsg2ClientLink):
 
 
 class _Sender(MicroMsg2Client, link=_SenderLink):
+    link: _SenderLink
     progress: Progress
 
     def errorReceived(self, code: str, text: str) -> None:
@@ -160,19 +169,26 @@ class _Sender(MicroMsg2Client, link=_SenderLink):
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """Send all ``messages``, as many in flight as the window allows.
 
-    Raises ConnectionClosed or Refused when the server leaves one unacknowledged.
+    Raises ConnectionClosed or Refused when the server leaves one unacknowledged; Refused, too, when
+    one that acknowledges nothing has said ERROR before the connection ended.
     """
     window = options.window or WINDOW
     properties = {name: typed(text) for name, text in options.properties.items()}
     destination = _destination(options, properties)
     choices = _choices(options, window)
     kind = type("Sender", (_Sender,), {"progress": progress})
-    client = await _connect(reactor, options, choices, kind)
+    client = cast(_Sender, await _connect(reactor, options, choices, kind))
     progress.follow(client.link.takenAt)
     acknowledges = client.extension("batch-ack") or client.extension("ack")
     in_flight: list[Deferred[None]] = []
+
+    def unopposed() -> None:
+        if client.link.objection is not None and not acknowledges:
+            raise client.link.objection
+
     try:
         while lines := await messages.some(window):
+            unopposed()
             # One batch waits for room while the one before is in flight: the window never idles.
             if len(in_flight) > 1:
                 await in_flight.pop(0)
@@ -189,6 +205,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         await client.leave()
         raise
     await client.close()
+    unopposed()
 
 
 class _Receiver(MicroMsg2Client):
