@@ -262,8 +262,8 @@ def test_a_message_is_too_large_as_soon_as_it_is__SA_22() -> None:
 
 def test_a_message_of_more_than_twice_the_limit_is_held_no_longer__SA_22__NB_02() -> None:
     server = open_server(limits=SMALL)
-    server.receive(msg(b"x" * 700, msg_id="1")[:-5], NOW)
-    assert server.fault is not None
+    (fault,) = server.receive(msg(b"x" * 700, msg_id="1")[:-5], NOW)
+    assert isinstance(fault, Fault)
     assert server.input_weight == 0
 
 

@@ -51,7 +51,6 @@ class LineMachine(Connection[bytes, bytes, Any]):
     def __init__(self) -> None:
         self.deadlines = Deadlines()
         self.counters = LineCounters()
-        self.fault: Fault | None = None
         self.ending = False
         self.closed = False
         self.rest = b""
@@ -67,10 +66,9 @@ class LineMachine(Connection[bytes, bytes, Any]):
                 break
             line, self.rest = self.rest.split(b"\n", 1)
             if line == b"!":
-                self.fault = Fault("shout", "a line '!'", line)
                 self.closed = True
                 self.out.append(b"bad\n")
-                events.append(self.fault)
+                events.append(Fault("shout", "a line '!'", line))
             elif line.startswith(b"="):
                 self.asked -= 1
                 events.append(Answered(line[1:]))

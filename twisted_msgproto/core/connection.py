@@ -37,7 +37,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from .deadlines import Deadlines, ManyDeadlines
-from .errors import Fault
 
 Inputs = TypeVar("Inputs")
 Outputs = TypeVar("Outputs")
@@ -69,7 +68,6 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     Attributes:
         deadlines: what is to be done when; ``deadlines.next`` is the same as ``deadline``.
         counters: plain integers for metrics.
-        fault: what the peer did wrong, or None.
     """
 
     __slots__ = ("_ticked",)  # a machine of which there are very many has slots alone
@@ -78,7 +76,6 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     deadlines: Deadlines | ManyDeadlines[Any]
     counters: Any
-    fault: Fault | None = None
 
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 

@@ -40,7 +40,6 @@ class Side(Connection[bytes, bytes, Any]):
         self.limits = limits
         self.deadlines = Deadlines()
         self.counters = Counters()
-        self.fault: Fault | None = None
         self._lines = Lines(limits.integer("line-bytes"))
         self._out: list[bytes] = []
         self._last = b""  # is written after all acks
@@ -73,9 +72,8 @@ class Side(Connection[bytes, bytes, Any]):
     def fail(self, reason: str, text: str, events: Events) -> None:
         """Say what the peer did wrong; the connection ends."""
         self._last = line(b"error", text.encode())
-        self.fault = Fault(reason, text)
         self._state = State.CLOSED
-        events.append(self.fault)
+        events.append(Fault(reason, text))
 
     def outputs(self) -> bytes:
         """Take what is to be written."""

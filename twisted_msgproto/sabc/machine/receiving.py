@@ -314,7 +314,6 @@ class Listener(Speaker[S]):
         self._send_error(code, fault.text, ref)
         self._machine.step(Fault)
         self._decoder.end()
-        self.fault = fault
         events.append(fault)
 
     def _refuse(

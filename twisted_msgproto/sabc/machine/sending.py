@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines, Pending
-from ...core.errors import Fault, LimitExceeded
+from ...core.errors import LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from .. import wire
@@ -71,7 +71,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         "bounds",
         "counters",
         "deadlines",
-        "fault",
         "lengths",
         "message_bytes",
         "part_bytes",
@@ -99,7 +98,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
         self.counters = Counters()
         self.deadlines = Deadlines()
-        self.fault: Fault | None = None
         self.lengths: bool = False
 
         self._machine = Machine(self.TABLE, self._initial)

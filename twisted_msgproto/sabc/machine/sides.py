@@ -438,9 +438,8 @@ class Client(Side[Connecting]):
         if self._framed:
             super()._connect_expired(now, events)
             return
-        self.fault = Fault("connect-seconds", "no session in time")
         self._machine.step(Fault)
-        events.append(self.fault)
+        events.append(Fault("connect-seconds", "no session in time"))
 
     def _drain_expired(self, now: float, events: list[Event]) -> None:
         self.stop()

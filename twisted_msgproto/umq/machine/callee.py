@@ -95,7 +95,6 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     actions: ClassVar[Mapping[type[Frame], Action]]
 
     # What most connections never change stands here: an idle one weighs less.
-    fault: UmqFault | None = None
     _draining = False
     _paused = False
     _barrier: list[Event] | None = None  # what waits for W's attachments
@@ -214,7 +213,6 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         self._machine.step(Faulted)
         self._out.append(encode(Fatal, "0", f"{fault.code.value} {fault.text}"))
         self._end()
-        self.fault = fault
         events.append(fault)
 
     def _end(self) -> None:
