@@ -187,7 +187,6 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"marker `{format.FRAME_MARKER.hex(' ').upper()}`" in page
     assert f"Header, {format.SEGMENT_HEADER_BYTES} bytes" in page
     assert f"`end`, {format.END_BYTES} bytes" in page
-    assert f"(the {recovery.UNFINISHED_KEPT} newest are kept)" in page
     assert f"(at most {recovery.COPY_BYTES_MAX >> 20} MiB of each stretch)" in page
     rows = re.findall(r"^\| (\d) \| `(\w+)` \| (.+?)[.|] ?", page, re.MULTILINE)
     named = [(int(bit), name) for bit, name, _ in rows]
