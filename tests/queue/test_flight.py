@@ -18,9 +18,10 @@ from typing import Any
 import pyarrow.flight as flight
 import pytest
 
+from tests.doubles import own_time
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
-from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog, flight_requests
 from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.queue.flight_requests import Streams
 from twisted_msgproto.queue.flight_server import QueueFlightServer
@@ -145,8 +146,11 @@ def test_a_fault_of_ours_tells_its_name_only(
         assert "secret detail" not in str(caught.value)
 
 
-def test_streams_are_bounded_and_abandoned_ones_do_not_count(directory: str) -> None:
-    with served(directory, streams_max=1) as server:
+def test_streams_are_bounded_and_abandoned_ones_do_not_count(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_requests, "STREAMS_MAX", 1)
+    with served(directory) as server:
         stream = server.batches
         request = {"queue_id": server.queue_id, "lo": 0, "hi": 100, "rows": 1}
         ticket = json.dumps(request).encode()
@@ -163,17 +167,18 @@ def test_streams_are_bounded_and_abandoned_ones_do_not_count(directory: str) -> 
 
 
 class Clock:
-    """Seconds which pass when a test says so."""
+    """Seconds of the server's streams, which pass when a test says so."""
 
-    now = 0.0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(flight_requests, "time", own_time(monotonic=lambda: self.now))
 
-    def __call__(self) -> float:
-        return self.now
 
-
-def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
-    clock = Clock()
-    streams = Streams(2, clock)
+def test_the_reader_which_waits_longest_loses_its_place_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flight_requests, "STREAMS_MAX", 2)
+    clock, streams = Clock(monkeypatch), Streams()
     first, second = streams.begin(), streams.begin()
     assert first is not None
     assert second is not None
@@ -192,9 +197,12 @@ def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
     assert streams.begin() is not None
 
 
-def test_a_stream_which_lost_its_place_ends_in_one_line(directory: str) -> None:
-    clock = Clock()
-    with served(directory, streams_max=1, clock=clock) as server:
+def test_a_stream_which_lost_its_place_ends_in_one_line(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_requests, "STREAMS_MAX", 1)
+    clock = Clock(monkeypatch)
+    with served(directory) as server:
         request = {"queue_id": server.queue_id, "lo": 0, "hi": 100, "rows": 1}
         ticket = json.dumps(request).encode()
         first = server.batches(ticket)

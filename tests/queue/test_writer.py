@@ -174,6 +174,8 @@ def test_a_group_is_bounded_in_messages_and_bytes(
                 results.wait(31)
             ends.append(writer.end)
         assert [end - start for start, end in zip([0, *ends], ends, strict=False)] == groups
+        statistics = writer.statistics()
+    assert (statistics["groups"], statistics["messages"]) == (len(groups), 31)
 
 
 # -- faults of one batch --------------------------------------------------------------------------

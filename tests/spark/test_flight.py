@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from tests.doubles import own_time
 from tests.spark.conftest import batch as asked
 from tests.spark.conftest import damage_record, identity, messages, offsets_of, write
 from tests.tools.certificates import Authority
@@ -32,7 +33,7 @@ from twisted_msgproto.core.errors import (
     QueueError,
     QueueMismatch,
 )
-from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter
+from twisted_msgproto.queue import SCHEMA, Landed, QueueReader, QueueWriter, flight_requests
 from twisted_msgproto.spark import flight_client as client
 from twisted_msgproto.spark.flight_client import FlightQueue
 
@@ -256,10 +257,14 @@ def long_queue(tmp_path: Path) -> Path:
     return tmp_path / "long"
 
 
-def test_a_reader_which_stalled_reads_on_when_it_wakes_up(long_queue: Path) -> None:
+def test_a_reader_which_stalled_reads_on_when_it_wakes_up(
+    long_queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NB-14: its place was given away meanwhile; no row is lost or comes twice."""
     times = itertools.count(0.0, 1000.0)
-    with Served(long_queue, streams_max=1, clock=lambda: next(times)) as served:
+    monkeypatch.setattr(flight_requests, "STREAMS_MAX", 1)
+    monkeypatch.setattr(flight_requests, "time", own_time(monotonic=lambda: next(times)))
+    with Served(long_queue) as served:
         slow, fast = FlightQueue(served.location), FlightQueue(served.location)
         stalled = slow.read(0, 1000, 10)
         found = [row["offset"] for row in rows(iter([next(stalled)]))]
@@ -269,7 +274,8 @@ def test_a_reader_which_stalled_reads_on_when_it_wakes_up(long_queue: Path) -> N
 
 
 def test_a_busy_server_is_waited_for(long_queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Served(long_queue, streams_max=1) as served:
+    monkeypatch.setattr(flight_requests, "STREAMS_MAX", 1)
+    with Served(long_queue) as served:
         other = FlightQueue(served.location).read(0, 1000, 10)
         next(other)
         with pytest.raises(QueueAway, match="too many streams at once"):

@@ -46,12 +46,10 @@ NO_ROWS = empty(SCHEMA)
 class Served:
     """One queue and what may be asked of it; used by many threads."""
 
-    def __init__(
-        self, directory: str, streams: Streams, disk: Disk, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, directory: str, disk: Disk, report: Callable[[str], None]) -> None:
         self._directory = directory
         self._disk = disk
-        self._streams = streams
+        self._streams = Streams()
         self._report = report
         self._met: set[Range] = set()
         self._read: dict[str, int] = {}  # the end of what was read of a queue, by its id
@@ -183,7 +181,7 @@ class Served:
             told: list[Range] = []
             for batch in found:
                 met = found.damaged
-                stream.waits_since = self._streams.clock()
+                stream.waits_since = time.monotonic()
                 yield batch, (_damaged(met) if met != told else None)
                 stream.waits_since = None
                 if stream.lost:
@@ -278,19 +276,13 @@ class Stream:
 
 
 class Streams:
-    """Places for at most ``places`` streams at once, used by many threads.
+    """Places for at most :data:`STREAMS_MAX` streams at once, used by many threads.
 
     A reader that reads nothing occupies a batch in memory and a thread of the server, until it
     ends; so it must not keep its place from others as well.
     """
 
-    def __init__(
-        self,
-        places: int = STREAMS_MAX,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.clock = clock
-        self._places = places
+    def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._active: set[Stream] = set()
 
@@ -300,14 +292,14 @@ class Streams:
         If all are occupied, the reader that has read nothing for the longest time loses its own.
         """
         with self._mutex:
-            if len(self._active) >= self._places and not self._make_room():
+            if len(self._active) >= STREAMS_MAX and not self._make_room():
                 return None
             stream = Stream()
             self._active.add(stream)
             return stream
 
     def _make_room(self) -> bool:
-        now = self.clock()
+        now = time.monotonic()
         # A reader may take its batch at this very moment: look at each value once.
         waits = {stream: stream.waits_since for stream in self._active}
         since = {stream: at for stream, at in waits.items() if at is not None}

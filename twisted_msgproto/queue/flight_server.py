@@ -17,7 +17,6 @@ import json
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,7 +28,7 @@ import pyarrow.flight as flight
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
 from ..core.disk import OS_DISK, Disk, replace_or_overwrite
-from .flight_requests import STREAMS_MAX, TOKEN_FILE, Chunk, Served, Streams
+from .flight_requests import TOKEN_FILE, Chunk, Served
 from .schema import SCHEMA
 
 DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
@@ -47,9 +46,9 @@ class QueueFlightServer(flight.FlightServerBase):
     ``location`` is ``grpc://HOST:PORT``, or ``grpc+tls://HOST:PORT`` with ``certificate`` and
     ``key`` (PEM).  Port 0 selects a free one: see ``port`` and ``address``.  Every call needs the
     token.  Beyond the loopback addresses ``token`` and TLS are required; on them the server makes
-    a token if it is given none, and keeps it where ``token_file`` says.  At most ``streams_max``
-    ranges are read at once; a reader that reads nothing for half a minute may lose its place to
-    another one.  ``clock`` returns the seconds.
+    a token if it is given none, and keeps it where ``token_file`` says.  At most
+    :data:`~.flight_requests.STREAMS_MAX` ranges are read at once; a reader that reads nothing for
+    half a minute may lose its place to another one.
 
     ``report`` is called, from any thread, with one line for each consumer that becomes known, is
     forgotten, or moves back or further than rows were read here.
@@ -66,13 +65,11 @@ class QueueFlightServer(flight.FlightServerBase):
         token: str | None = None,
         certificate: bytes | None = None,
         key: bytes | None = None,
-        streams_max: int = STREAMS_MAX,
-        clock: Callable[[], float] = time.monotonic,
         disk: Disk = OS_DISK,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         scheme, host = _checked_location(location, token, certificate, key)
-        self._served = Served(directory, Streams(streams_max, clock), disk, report)
+        self._served = Served(directory, disk, report)
         self._check = _TokenCheck()
         options: dict[str, Any] = {}
         if certificate is not None:

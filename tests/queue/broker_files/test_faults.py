@@ -297,7 +297,7 @@ def test_a_full_log_names_the_broker_and_goes_on_once_messages_were_copied() -> 
     world.log.close()
     world.state.close()
     world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800, max_bytes=3200)
-    world.state = type(world.state)(world.log, report=world.lines.append, **world.options)
+    world.state = world.broker()
     world.state.restored()
     full = None
     while full is None:

@@ -176,7 +176,7 @@ def test_a_broker_that_ends_before_it_has_read_its_queues_settles_nothing() -> N
     world = a_world()
     world.close()
     world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800)
-    state = BrokerState(world.log, report=world.lines.append, **world.options)
+    state = world.broker()
     state.close()
     world.log.close()
     world.open()

@@ -22,7 +22,7 @@ from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker import QUEUED_MESSAGE_BYTES, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
-from twisted_msgproto.queue.broker_files import BrokerState, settled
+from twisted_msgproto.queue.broker_files import settled
 from twisted_msgproto.queue.format import seal
 
 
@@ -146,7 +146,7 @@ def test_a_broker_that_has_not_read_its_queues_neither_settles_nor_releases(powe
     world.close()
     world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800)
     assert world.log.segments > 1
-    state = BrokerState(world.log, report=world.lines.append, **world.options)
+    state = world.broker()
     state.tend()
     assert world.log.trim() == 0
     world.crash(power=power)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 from tests.sim.disk import Cut, CutDisk
 from tests.tools.queues import encode
@@ -14,7 +15,7 @@ from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker import QueueName, weight
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.broker_files import BrokerState
+from twisted_msgproto.queue.broker_files import BrokerState, overflow, state
 
 DIRECTORY = "/queue"
 NAMES = [QueueName("micromsg2", "a"), QueueName("micromsg2", "b"), QueueName("mtl/v/p", "c")]
@@ -28,9 +29,12 @@ class World:
         going: those that were settled, or moved, after the last group that was written.
     """
 
-    def __init__(self, source: random.Random, **options: Any) -> None:
+    def __init__(
+        self, source: random.Random, *, pin: int = 0, kept_segment_bytes: int = 1350
+    ) -> None:
         self.source = source
-        self.options = {"pin": 0, "kept_segment_bytes": 1350} | options
+        self.pin = pin
+        self.kept_segment_bytes = kept_segment_bytes
         self.disk = CutDisk()
         self.lines: list[str] = []
         self.there: dict[int, tuple[QueueName, bytes, bytes]] = {}
@@ -44,8 +48,15 @@ class World:
     def open(self) -> None:
         """Start; the queues must be what the model says."""
         self.log = SegmentLog(DIRECTORY, disk=self.disk, segment_bytes=800)
-        self.state = BrokerState(self.log, report=self.lines.append, **self.options)
+        self.state = self.broker()
         self.check(self.state.restored())
+
+    def broker(self) -> BrokerState:
+        with (
+            mock.patch.object(state, "PIN_BYTES", self.pin),
+            mock.patch.object(overflow, "SEGMENT_BYTES", self.kept_segment_bytes),
+        ):
+            return BrokerState(self.log, report=self.lines.append)
 
     # -- what happens -----------------------------------------------------------------------------
 

@@ -74,14 +74,14 @@ class OverflowLog:
     ``begin`` is the first offset that the queue's log still has: higher ids are not needed here.
     """
 
-    def __init__(self, disk: Disk, directory: str, queue_id: str, *, begin: int, **options: object):
+    def __init__(self, disk: Disk, directory: str, queue_id: str, *, begin: int):
         self._disk = disk
         self._queue_id = queue_id
-        known: dict[str, object] = {"segment_bytes": SEGMENT_BYTES, "max_bytes": MAX_BYTES}
         self.log: SegmentLog = SegmentLog(
             os.path.join(directory, DIRECTORY),
             disk=disk,
-            **(known | options),  # type: ignore[arg-type]
+            segment_bytes=SEGMENT_BYTES,
+            max_bytes=MAX_BYTES,
         )
         self.lines: list[str] = list(self.log.recovery.lines)
         self._spare = SPARE_SEGMENTS * self.log.segment_bytes

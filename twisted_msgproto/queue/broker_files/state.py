@@ -39,7 +39,7 @@ from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
 PIN_BYTES = 1 << 30
-"""At most this many bytes of the log are kept for the broker's consumers alone."""
+"""At most this many bytes of the log are kept for the queues alone; what is older is copied."""
 PIN_SHARE = 4
 
 
@@ -62,25 +62,15 @@ class BrokerState:
     :meth:`close` wait for the disk: call them off the reactor's thread.  The other methods only
     note something, and never wait.
 
-    * ``pin``: this many bytes of the log are kept for the queues alone; what is older is copied.
-    * ``report``: called with one line when something happens that an operator should know; from
-      any thread.
-
-    Raises QueueError if the files cannot be opened.
+    ``report`` is called with one line when something happens that an operator should know, from any
+    thread.  Raises QueueError if the files cannot be opened.
     """
 
-    def __init__(
-        self,
-        log: SegmentLog,
-        *,
-        pin: int = PIN_BYTES,
-        report: Callable[[str], None],
-        kept_segment_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, log: SegmentLog, *, report: Callable[[str], None]) -> None:
         compute()  # its import would otherwise come in the midst of a turn of the reactor
         self._log = log
         self._report = report
-        self._pin = min(pin, log.max_bytes // PIN_SHARE)
+        self._pin = min(PIN_BYTES, log.max_bytes // PIN_SHARE)
         self._directory = os.path.join(log.directory, DIRECTORY)
         self._mutex = threading.Lock()  # guards what follows, and is held while files are written
         self._reading = threading.Lock()
@@ -108,10 +98,7 @@ class BrokerState:
             self._names = Names(disk, self._directory, queue_id)
             self._names.renew()
             self._file = SettledFile(disk, self._directory, queue_id)
-            options = {} if kept_segment_bytes is None else {"segment_bytes": kept_segment_bytes}
-            self._overflow = OverflowLog(
-                disk, self._directory, queue_id, begin=log.begin, **options
-            )
+            self._overflow = OverflowLog(disk, self._directory, queue_id, begin=log.begin)
             try:
                 for line in self._overflow.lines:
                     report(f"broker: {line}")
