@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ask_each,
     )
     from .net.clients.reconnect import ReconnectingClient
+    from .net.counters import CounterPaths
     from .net.factory import MsgprotoServerFactory, SessionFactory
     from .net.gateway import Gateway, ListeningService, standalone
     from .net.lifetimes import Connecting, connecting
@@ -46,6 +47,7 @@ __all__ = [
     "Connecting",
     "Connection",
     "ConnectionClosed",
+    "CounterPaths",
     "Deadlines",
     "Fault",
     "Gateway",
@@ -88,6 +90,7 @@ LATE: Final = {
     "clients.reconnect": "ReconnectingClient",
     "clients.command_types": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions"
     " ask_each",
+    "counters": "CounterPaths",
     "factory": "MsgprotoServerFactory SessionFactory",
     "gateway": "Gateway ListeningService standalone",
     "lifetimes": "Connecting connecting",

@@ -66,6 +66,17 @@ class ComingBack(Parts):
         self.successResultOf(service.whenEstablished())
         self.soon(world, self.send(service, b"y"), 1)
 
+    @only(*CONNECTED)
+    def test_nothing_of_a_lost_session_stays_in_memory(self: Any) -> None:
+        world, service = self.standing()
+        session = weakref.ref(self.successResultOf(service.whenEstablished()))
+        self.soon(world, self.send(service), 1)
+        self.case.away(world)
+        world.wait(60)
+        del world.peers[:]
+        gc.collect()
+        self.assertIsNone(session())
+
     def test_its_state_can_be_watched(self: Any) -> None:
         """HO-11"""
         world = self.serving()

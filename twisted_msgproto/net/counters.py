@@ -51,28 +51,23 @@ class CounterPaths:
         return dict(zip(self.names, self.read(connection)[1:], strict=True))
 
 
-Figures = Callable[[], Mapping[str, int]]
-
-
 class Counters(MutableMapping[str, int]):
     """A mapping of names to plain integers; a name that was never counted has 0.
 
-    A connection joins with :class:`CounterPaths`, or with a function that returns its own counters.
-    They are added whenever somebody reads, and kept when the connection leaves.
+    A connection joins with :class:`CounterPaths`.  Its own counters are added whenever somebody
+    reads, and kept when it leaves.
 
-    What a connection with paths had when somebody read is remembered in sums, so the next one who
-    reads asks only those connections that may have counted since: each of them adds itself to
-    ``changed``.  Functions are called each time.
+    What a connection had when somebody read is remembered in sums, so the next one who reads asks
+    only those connections that may have counted since: each of them adds itself to ``changed``.
 
     Attributes:
         settled: what was counted here and by connections that have left.  What counts with each
             message counts there: a name that connections have as well must not stand in both.
         changed: the connections whose counters or state may have changed since they were read.
-        states: how many connections with paths are in each state, as they were read last.
+        states: how many connections that have joined are in each state, as they were read last.
     """
 
     __slots__ = (
-        "_functions",
         "_known",
         "_names",
         "_paths",
@@ -87,35 +82,26 @@ class Counters(MutableMapping[str, int]):
         self.changed: set[Any] = set()
         self.states: Counter[Any] = Counter()
         self._paths: dict[Any, CounterPaths] = {}
-        self._functions: dict[Any, Figures] = {}
         self._known: dict[Any, tuple[Any, ...]] = {}  # what of each connection is in the sums
         self._sums: defaultdict[str, int] = defaultdict(int)
         self._names: set[str] = set()  # of what connections count
 
-    def join(self, connection: Any, figures: CounterPaths | Figures) -> None:
-        """Add what ``figures`` says of ``connection`` to what is read, until it leaves."""
-        if isinstance(figures, CounterPaths):
-            self._paths[connection] = figures
-            self._names.update(figures.names)
-            self.changed.add(connection)
-        else:
-            self._functions[connection] = figures
-            self._names.update(figures())
+    def join(self, connection: Any, paths: CounterPaths) -> None:
+        """Add what stands at ``paths`` of ``connection`` to what is read, until it leaves."""
+        self._paths[connection] = paths
+        self._names.update(paths.names)
+        self.changed.add(connection)
 
     def leave(self, connection: Any) -> None:
         """Keep the last figures of ``connection``; nothing happens if it has left already."""
+        self.changed.discard(connection)
         paths = self._paths.pop(connection, None)
         if paths is not None:
-            self.changed.discard(connection)
             for name, count in paths.figures(connection).items():
                 self.settled[name] += count
             known = self._known.pop(connection, None)
             if known is not None:
                 self._replace(paths, [known], [paths.none])
-        function = self._functions.pop(connection, None)
-        if function is not None:
-            for name, count in function().items():
-                self.settled[name] += count
 
     def tracks(self, connection: Any) -> bool:
         """Return whether ``states`` speaks of this connection."""
@@ -127,9 +113,6 @@ class Counters(MutableMapping[str, int]):
         summed = defaultdict(int, self.settled)
         for name, count in self._sums.items():
             summed[name] += count
-        for figures in self._functions.values():
-            for name, count in figures().items():
-                summed[name] += count
         return summed
 
     def _read_again(self, connections: Collection[Any]) -> None:
@@ -166,7 +149,6 @@ class Counters(MutableMapping[str, int]):
         if name in self._names:
             self._read_again(list(self.changed))
             count += self._sums[name]
-            count += sum([figures().get(name, 0) for figures in self._functions.values()])
         return count
 
     def __setitem__(self, name: str, count: int) -> None:

@@ -75,9 +75,7 @@ class Link:
     """These events answer our own calls: they are followed after our own end as well."""
 
     counted: ClassVar[CounterPaths | None] = None
-    """This says where the counters of a connection stand; without it ``machine.counters`` has them
-    in its slots.
-    """
+    """This says where the counters of a connection stand; without it none are asked for."""
 
     readBytes: int = 64 << 10
     """One read returns at most this many bytes, and fewer of what is slow to process."""
@@ -147,13 +145,6 @@ class Link:
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone; called once, after the machine was told."""
-
-    def connectionCounters(self) -> Mapping[str, int]:
-        """Return what this connection has counted so far, by name."""
-        if self.counted is not None:
-            return self.counted.figures(self)
-        counters = self.machine.counters
-        return {name: getattr(counters, name) for name in counters.__slots__}
 
     def _guarded(self, hook: Callable[..., object], *arguments: object) -> None:
         """Call a hook whose exception is logged, and ends nothing and harms nobody else.
@@ -243,8 +234,8 @@ class Link:
         self._write = self.wire.write
         self.machine = self.makeMachine()
         factory.connectionOpened(self.protocol, self.address)
-        plain = type(self).connectionCounters is Link.connectionCounters
-        factory.counters.join(self, (plain and self.counted) or self.connectionCounters)
+        if self.counted is not None:
+            factory.counters.join(self, self.counted)
         if isinstance(self.wire, StreamWire):
             received = self.dataReceived
             secured = isinstance(transport, TLSMemoryBIOProtocol)

@@ -16,6 +16,7 @@ from twisted_msgproto.extend import (
     ClientSession,
     Connecting,
     ConnectionClosed,
+    CounterPaths,
     Fault,
     IllegalTransition,
     LimitExceeded,
@@ -41,6 +42,7 @@ from .terms import (
     BodiesReceived,
     BodiesStored,
     BodyPublished,
+    Counters,
     SubscriptionAsked,
 )
 
@@ -55,6 +57,7 @@ class LinesServerLink(SessionLink):
     factory: LinesServerFactory
     machine: Server
     wire: StreamWire
+    counted = CounterPaths.of(Counters)
 
     def makeMachine(self) -> Server:
         """Return a machine with the factory's limits."""

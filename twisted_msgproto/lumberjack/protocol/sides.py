@@ -68,6 +68,7 @@ from ..terms import (
     PartAcknowledged,
     PreparedBatch,
     WindowAcknowledged,
+    WriterCounters,
     Writing,
 )
 
@@ -223,6 +224,7 @@ class WriterLink(ClientLink):
     readBytes = FIRST_READ_BYTES  # 2,730 acks, each of which may need 15 µs
     faultEnds = "left"
     timeFaults: ClassVar[frozenset[str]] = frozenset({"timeout"})
+    counted = CounterPaths.of(WriterCounters)
 
     expired: bool = False
     owner: Any = None

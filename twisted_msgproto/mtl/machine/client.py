@@ -94,17 +94,21 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         profiles: what the server's last 201 listed.
     """
 
-    counters: Counter[str]
+    counters: dict[str, int]
     deadlines: Deadlines
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        """``limits`` has at least :data:`.CLIENT_LIMITS`; their defaults where it is None."""
+    def __init__(
+        self, limits: Limits | None = None, counters: dict[str, int] | None = None
+    ) -> None:
+        """``limits`` has at least :data:`.CLIENT_LIMITS`; their defaults where it is None.  It
+        counts in ``counters``; None: in a mapping of its own.
+        """
         limits = Limits.of(CLIENT_LIMITS) if limits is None else limits
         self._limits = limits
         self._timeout = limits["request-timeout"]
         self._login_timeout = max(self._timeout, limits["login-timeout"])
         self._tries_max = limits.integer("request-tries")
-        self.counters = Counter()
+        self.counters = Counter() if counters is None else counters
         self.deadlines = Deadlines()
         self._draining = False
         self._lost_at: float | None = None

@@ -89,16 +89,25 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         doubted: the server has rejected content and has not said since that the flow stands still.
     """
 
-    counters: Counter[str]
+    counters: dict[str, int]
     deadlines: Deadlines
     moved_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
 
-    def __init__(self, *, reads: bool, confirm: bool, limits: Limits | None = None) -> None:
-        """``confirm`` is True for ``full``; ``limits`` has at least :data:`.CLIENT_LIMITS`."""
+    def __init__(
+        self,
+        *,
+        reads: bool,
+        confirm: bool,
+        limits: Limits | None = None,
+        counters: dict[str, int] | None = None,
+    ) -> None:
+        """``confirm`` is True for ``full``; ``limits`` has at least :data:`.CLIENT_LIMITS`.  It
+        counts in ``counters``; None: in a mapping of its own.
+        """
         limits = Limits.of(CLIENT_LIMITS) if limits is None else limits
         self.reads = reads
         self.confirms = confirm
-        self.counters = Counter()
+        self.counters = Counter() if counters is None else counters
         self.deadlines = Deadlines()
         self._draining = False
         self._heartbeat = limits["heartbeat"]

@@ -108,10 +108,7 @@ class ControlLink(ClientLink):
         self.peer = endpoint
 
     def makeMachine(self) -> Client:
-        return Client(self.limits)
-
-    def connectionCounters(self) -> Mapping[str, int]:
-        return self.machine.counters
+        return Client(self.limits, self.factory.counters.settled)
 
     def _socket(self, received: Callable[[list[list[bytes]]], None], address: str) -> Any:
         """Return a socket; none if the system has no more: who waits for an answer tries again."""

@@ -178,13 +178,13 @@ class FlowLink(Link):
 
     def makeMachine(self) -> ClientFlow:
         machine = ClientFlow(
-            reads=self.protocol.reads, confirm=self._confirm, limits=self.factory.limits
+            reads=self.protocol.reads,
+            confirm=self._confirm,
+            limits=self.factory.limits,
+            counters=self.factory.counters.settled,
         )
         machine.moved_at = self.takenAt
         return machine
-
-    def connectionCounters(self) -> Mapping[str, int]:
-        return self.machine.counters
 
     def takenAt(self, now: float) -> float:
         return self.wire.takenAt(now)

@@ -140,9 +140,6 @@ class BrokerLink(SessionLink):
     def makeMachine(self) -> Server:
         return self._broker
 
-    def connectionCounters(self) -> Mapping[str, int]:
-        return {}
-
     # ── from the sockets ────────────────────────────────────────────────────────────────────────
 
     def arrived(
