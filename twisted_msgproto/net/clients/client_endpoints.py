@@ -181,18 +181,6 @@ def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionC
     )
 
 
-VERDICTS: Final = {
-    9: "certificate is not yet valid",
-    10: "certificate has expired",
-    18: "self-signed certificate",
-    19: "self-signed certificate in certificate chain",
-    20: "unable to get local issuer certificate",
-    21: "unable to verify the first certificate",
-    23: "certificate revoked",
-}
-"""These are OpenSSL's numbers (X509_V_ERR_…) of what may be wrong with a certificate."""
-
-
 @implementer(IOpenSSLClientConnectionCreator)
 class SayingWhy:
     """Says what is wrong with a server's certificate; OpenSSL's own error is the same for one that
@@ -213,20 +201,22 @@ class SayingWhy:
             except TLSError as error:
                 if "certificate verify failed" not in tls_text(error):
                     raise
-                why = VERDICTS.get(verdict_of(connection), "it is not one to trust")
-                text = f"certificate verify failed: {why}"
+                text = f"certificate verify failed: {verdict_of(connection)}"
                 raise TLSError([("SSL routines", "", text)]) from error
 
         connection.do_handshake = do_handshake
         return cast(Connection, connection)
 
 
-def verdict_of(connection: Any) -> int:
-    """Return OpenSSL's number of what is wrong with the peer's certificate; 0 if unknown."""
+def verdict_of(connection: Any) -> str:
+    """Return in OpenSSL's words what is wrong with the peer's certificate."""
+    openssl: Any = SSL
     try:
-        return int(cast(Any, SSL)._lib.SSL_get_verify_result(connection._ssl))
+        number = openssl._lib.SSL_get_verify_result(connection._ssl)
+        text: bytes = openssl._ffi.string(openssl._lib.X509_verify_cert_error_string(number))
     except AttributeError:
-        return 0
+        return "it is not one to trust"
+    return text.decode()
 
 
 def _authorities(path: Path) -> list[Certificate]:
