@@ -102,8 +102,10 @@ def typed(title: str, limits: set[str], base: str = "") -> Iterator[str]:
         yield f'{own} = TypedDict(\n    "{own}",\n    {{\n'
         yield from (f"        {limit},\n" for limit in sorted(limits))
         yield "    },\n    total=False,\n)\n\n" + "\n" * bool(base)
-    if base:
-        yield f"class {title}({', '.join([base, own][: 1 + bool(limits)])}):\n    pass\n\n\n"
+    if base and limits:
+        yield f"class {title}({base}, {own}):\n    pass\n\n\n"
+    elif base:
+        yield f"{title} = {base}\n\n"
 
 
 if __name__ == "__main__":

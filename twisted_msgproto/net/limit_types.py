@@ -111,13 +111,9 @@ class MicroMsg2Limits(EveryLimits, _MicroMsg2Limits):
     pass
 
 
-class MicroMsg2ServerLimits(MicroMsg2Limits):
-    pass
+MicroMsg2ServerLimits = MicroMsg2Limits
 
-
-class MicroMsg2ClientLimits(MicroMsg2Limits):
-    pass
-
+MicroMsg2ClientLimits = MicroMsg2Limits
 
 _SabcLimits = TypedDict(
     "_SabcLimits",
@@ -146,9 +142,7 @@ class SabcLimits(EveryLimits, _SabcLimits):
     pass
 
 
-class SabcServerLimits(SabcLimits):
-    pass
-
+SabcServerLimits = SabcLimits
 
 _SabcClientLimits = TypedDict(
     "_SabcClientLimits",
@@ -202,9 +196,7 @@ class UmqLimits(EveryLimits, _UmqLimits):
     pass
 
 
-class UmqServerLimits(UmqLimits):
-    pass
-
+UmqServerLimits = UmqLimits
 
 _UmqClientLimits = TypedDict(
     "_UmqClientLimits",
