@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, fail
-from zope.interface import implementer
 
 from tests.doubles import HeldSink
 from tests.micromsg2.cases import Case, Noting
@@ -28,7 +27,7 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2Server,
     Proposal,
 )
-from twisted_msgproto.net import DurableSink, IAuthoriser
+from twisted_msgproto.net import DurableSink
 
 
 class Ingest(Case):
@@ -73,7 +72,6 @@ class Ingest(Case):
     def test_where_numbers_mean_nothing_a_refusal_is_of_one_row__MM_13(self) -> None:
         """All three messages have the same number; one may not be published."""
 
-        @implementer(IAuthoriser)
         class Ruled:
             def allows(self, access: Any) -> bool:
                 return bool(access.name != "b")
