@@ -1,1 +1,1 @@
-"""MTL on Twisted.  Read: link and server (one side), wires, flows and client (the other)."""
+"""MTL on Twisted.  Read: link and server (one side), flows and client (the other)."""

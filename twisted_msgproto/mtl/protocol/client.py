@@ -45,8 +45,7 @@ from ..wire.data import FieldValue
 from ..zeromq import Bounds, CurveClient, check_address, messages_within, with_port
 from ..zeromq.sockets import Sockets
 from .flows import RENEWAL_SECONDS, FlowLink, MtlFlow, MtlReader, MtlWriter, Received
-from .link import PROTOCOL
-from .wires import DealerWire, NoSocket
+from .link import PROTOCOL, DealerWire, NoSocket
 
 FLOWS_OWN = 32
 """Resources to which a service writes through flows of their own; our servers give a session 64

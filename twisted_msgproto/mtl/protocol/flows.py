@@ -37,7 +37,7 @@ from ..terms import (
 )
 from ..wire.data import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq.bounded import LAST_WORDS_SECONDS, guarded
-from .wires import DealerWire
+from .link import DealerWire
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────
 
