@@ -282,7 +282,7 @@ class Refusing(FalseCase):
 class Closing(FalseCase):
     def test_contents_without_confirm_are_sent_or_refused(self) -> None:
         """HO-23: what was too many was thrown away together."""
-        client = self.ready(limits={"unsent-bytes": 10 * (256 + 8)})
+        client = self.ready(limits={"unsent-bytes": 10 * (640 + 8)})
         writer = self.got(client.writer(["a"], "none"))
         sent = [writer.send("a", b"%d" % number) for number in range(12)]
         for one in sent[:10]:
@@ -291,11 +291,11 @@ class Closing(FalseCase):
             self.failureResultOf(one, LimitExceeded)
         self.pump()
         self.assertEqual([kind for kind, _ in self.server.got[1:]], [CONTENT] * 10)
-        self.failureResultOf(writer.send("a", bytes(10 * 256)), LimitExceeded)
+        self.failureResultOf(writer.send("a", bytes(10 * 640)), LimitExceeded)
         self.successResultOf(writer.send("a", b"there is room again"))
         self.pump()
-        writer.link.wire.socket.unreadBytes = 9 * 256
-        self.failureResultOf(writer.send("a", bytes(256)), LimitExceeded)
+        writer.link.wire.socket.unreadBytes = 9 * 640
+        self.failureResultOf(writer.send("a", bytes(640)), LimitExceeded)
 
     def test_one_name_is_no_list_of_names(self) -> None:
         """MT-10: its characters were leased, and each content was refused."""

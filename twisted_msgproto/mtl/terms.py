@@ -28,8 +28,8 @@ SESSION_LEASES: Final = 64
 LEASE_SECONDS: Final = 30.0
 """A lease that nobody uses by then ends (``MT-11``)."""
 
-CONTENT_WEIGHT_BYTES: Final = 256
-"""A content that waits weighs this much beside its own bytes."""
+WAITING_WEIGHT_BYTES: Final = 640
+"""A content that waits to be sent needs this beside its own bytes, with the Deferred for it."""
 
 BURST: Final = 256
 """Contents that an unconfirmed reader is sent between two looks at its socket."""

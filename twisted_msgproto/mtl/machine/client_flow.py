@@ -21,8 +21,8 @@ from ...core.machine import Machine, SendWindow
 from ..terms import (
     CLIENT_FLOW,
     CLIENT_LIMITS,
-    CONTENT_WEIGHT_BYTES,
     LEASE_UNANSWERED,
+    WAITING_WEIGHT_BYTES,
     ClientFlowEvent,
     ClientFlowState,
     ContentsConfirmed,
@@ -239,7 +239,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             if type(body) is not bytes:
                 body = data.as_bytes(body)
             name = data.encode_name(resource)
-            weight = CONTENT_WEIGHT_BYTES + len(name) + len(properties) + len(body)
+            weight = WAITING_WEIGHT_BYTES + len(name) + len(properties) + len(body)
             number = self._numbers + 1 + len(new)
             content = _Sent(number, name, properties or EMPTY, body, weight)
             if content.largest > self._bytes_max:

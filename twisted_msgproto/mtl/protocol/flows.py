@@ -23,7 +23,6 @@ from ...net.link import Link
 from ...net.logs import SteadyLogger
 from ..machine.client_flow import ClientFlow
 from ..terms import (
-    CONTENT_WEIGHT_BYTES,
     LEASE_UNANSWERED,
     ClientFlowState,
     ContentsConfirmed,
@@ -123,6 +122,9 @@ class Owner(Protocol):
 
 UNREAD_TIMES: Final = 2
 """Of answers a socket may have twice as much to send as ``unsent-bytes`` allows of contents."""
+
+CONTENT_WEIGHT_BYTES: Final = 256
+"""A content or an answer that waits needs these bytes beside its own."""
 
 
 def _weigh(content: Received) -> int:
