@@ -41,8 +41,6 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from twisted_msgproto.spark import source
-
 SECOND = 1_000_000
 ALL = ReadAllAvailable()
 
@@ -380,47 +378,6 @@ def test_only_a_named_consumer_holds_the_queue_and_spark_moves_no_mark__TB_15(qu
         assert QueueReader(queue).consumers() == held
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [1000.0]
-    monkeypatch.setattr(source, "time", own_time(monotonic=lambda: now[0]))
-    return now
-
-
-def test_the_mark_follows_as_late_as_the_option_says__TB_15(
-    queue: Path, clock: list[float]
-) -> None:
-    """TB-15: with ``releaseAfter`` a mark moves only when its batch is that old."""
-    name = identity(queue)
-    reader = stream(queue, consumer="night", releaseAfter="10m")
-    reader.initialOffset()
-    reader.commit({name: {"offset": 600}})
-    clock[0] += 300
-    reader.commit({name: {"offset": 900}})
-    assert QueueReader(queue).consumers() == {"night": 0}
-    clock[0] += 300
-    reader.latestOffset({name: {"offset": 900}}, ALL)
-    assert QueueReader(queue).consumers() == {"night": 600}
-    clock[0] += 300
-    reader.commit({name: {"offset": 1500}, "gone": {"offset": 1}})
-    assert QueueReader(queue).consumers() == {"night": 900}
-    assert QueueReader(queue).begin() == 0
-
-
-def test_marks_of_many_quick_batches_are_thinned_and_never_early__TB_15(
-    queue: Path, clock: list[float]
-) -> None:
-    name = identity(queue)
-    reader = stream(queue, consumer="night", releaseAfter="10000s")
-    reader.initialOffset()
-    for number in range(30_000):
-        clock[0] += 0.1
-        reader.commit({name: {"offset": number // 20}})
-    clock[0] += 10_000 - 1500
-    reader.latestOffset({name: {"offset": 1499}}, ALL)
-    assert 700 < QueueReader(queue).consumers()["night"] <= 750
-
-
 # -- options ---------------------------------------------------------------------------------------
 
 
@@ -444,8 +401,6 @@ def test_marks_of_many_quick_batches_are_thinned_and_never_early__TB_15(
         ({"endingOffsets": "earliest"}, "endingOffsets is latest or JSON, not earliest"),
         ({"endingOffsets": '{"a": -2}'}, "endingOffsets has -2 for queue a"),
         ({"endingTimestamp": "0"}, "endingTimestamp is for batch reads"),
-        ({"releaseAfter": "10m"}, "releaseAfter needs the option consumer"),
-        ({"consumer": "c", "releaseAfter": "10 parsecs"}, "releaseAfter is a duration as"),
     ],
 )
 def test_a_wrong_option_is_one_line(options: dict[str, str], text: str) -> None:

@@ -2,8 +2,7 @@
 
 Spark's ``commit`` moves nothing: neither its file sink nor its checkpoint calls ``fsync``, so a
 power cut then destroys rows that the table showed. :func:`release` is for the stream's owner, who
-says how its output is made durable. The option ``releaseAfter`` waits for a time within which the
-machine writes back all there was (Linux begins to after 30 s): no proof.
+says how its output is made durable.
 """
 
 from __future__ import annotations
@@ -11,49 +10,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.disk import OS_DISK, exists, sync_file
 from ..core.errors import ConfigurationError, QueueError
-from .offsets import Place, Source, proof
+from .offsets import Place, proof
 from .source_options import Access, open_queues, queue_locations
 
 OFFSET_LOG_VERSION = "v1"
 """The first line of every file of Spark's log of offsets; a later Spark may add a ``v2``."""
-
-PENDING_MAX = 10_000
-"""Places that wait for ``releaseAfter``; beyond it every second one is dropped."""
-
-
-class LateMarks:
-    """Places that become marks when they have been committed for ``seconds``."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._waiting: deque[tuple[float, Mapping[str, Place]]] = deque()
-
-    def committed(self, places: Mapping[str, Place], now: float) -> None:
-        self._waiting.append((now, places))
-        if len(self._waiting) > PENDING_MAX:
-            self._waiting = deque(
-                one for index, one in enumerate(self._waiting) if index % 2 or index == 0
-            )
-
-    def due(self, now: float) -> Mapping[str, Place] | None:
-        """Return the latest places that may be released at ``now``; None when there are none."""
-        places = None
-        while self._waiting and self._waiting[0][0] + self._seconds <= now:
-            places = self._waiting.popleft()[1]
-        return places
-
-
-def move_marks(queues: Mapping[str, Source], consumer: str, places: Mapping[str, Place]) -> None:
-    for name, place in places.items():
-        if name in queues:
-            queues[name].commit(consumer, place["offset"], proof(place))
 
 
 def release(
@@ -79,8 +46,10 @@ def release(
         raise QueueError(f"the checkpoint {checkpoint} does not know queue {strangers[0]}")
     for one in queues.values():
         one.register(consumer)
-    move_marks(queues, consumer, places)
-    return {name: places[name]["offset"] for name in queues if name in places}
+    released = {name: place for name, place in places.items() if name in queues}
+    for name, place in released.items():
+        queues[name].commit(consumer, place["offset"], proof(place))
+    return {name: place["offset"] for name, place in released.items()}
 
 
 def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:

@@ -7,7 +7,6 @@ opens its queues only where it stands.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,14 +37,12 @@ from ..queue import SCHEMA
 from ..table.plan import Range
 from .filters import Bounds, bounds, expression
 from .offsets import (
-    Place,
     Source,
     batch_ranges,
     latest_places,
     place_at,
     places_at,
 )
-from .releasing import LateMarks, move_marks
 from .source_options import (
     PATIENCE_SECONDS,
     Settings,
@@ -114,6 +111,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Batches over the queues, and their ranges.
 
     ``latestOffset`` must have arguments: with none, Spark silently turns admission control off.
+    There is no ``commit``: Spark has written the batch then, but that it is durable nobody has
+    said, so the mark of the option ``consumer`` stays (``releasing.py``).
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -121,8 +120,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings.refuse_ending()
         self._ends: dict[str, int] | None = None
         self._queues: dict[str, Source] | None = None
-        after = self._settings.release_after
-        self._marks = None if after is None else LateMarks(after)
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get a copy: queues stay closed on the way.
@@ -154,7 +151,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next batch ends; a QueueMismatch ends the stream."""
         settings = self._settings
-        self._release()
         planned = partial(
             latest_places,
             self.queues,
@@ -194,26 +190,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition)
-
-    def commit(self, end: dict[str, Place]) -> None:
-        """Spark has written the batch that ends here; that it is durable nobody has said.
-
-        So the mark of the option ``consumer`` does not move: see
-        :func:`~twisted_msgproto.spark.release` and the option ``releaseAfter``.
-        """
-        if self._marks is not None:
-            self._marks.committed(end, time.monotonic())
-            self._release()
-
-    def _release(self) -> None:
-        consumer = self._settings.consumer
-        if self._marks is None or consumer is None:
-            return
-        places = self._marks.due(time.monotonic())
-        if places is not None:
-            # A gateway that is away hears the next mark, which says this one too.
-            with contextlib.suppress(QueueAway):
-                move_marks(self.queues, consumer, places)
 
     def stop(self) -> None:
         self._queues = None

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow.compute as pc
 
 from ..core.errors import ConfigurationError, QueueAway, QueueMismatch
-from ..core.limits import read_seconds
 from ..queue import QueueReader
 from ..queue.interface import Queue
 from ..queue.queue_directories import path_of
@@ -34,7 +33,6 @@ PARTITION_ROWS_MIN = 20_000
 OPTIONS = (
     "queue",
     "consumer",
-    "releaseAfter",
     "startingOffsets",
     "startingTimestamp",
     "startingOffsetsByTimestamp",
@@ -114,9 +112,6 @@ class Settings:
                 "commas between them"
             )
         self.consumer: str | None = given.get("consumer") or None
-        self.release_after: float | None = seconds(given, "releaseAfter")
-        if self.release_after is not None and self.consumer is None:
-            raise ConfigurationError("the option releaseAfter needs the option consumer")
         self.rows_max: int | None = whole(given, "maxRowsPerTrigger")
         self.parts: int = whole(given, "numPartitions") or PARTITIONS_DEFAULT
         self.rows_min: int = whole(given, "minPartitionRows") or PARTITION_ROWS_MIN
@@ -271,19 +266,6 @@ def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigurationError(f"the option {name} is true or false, not {text!r}")
     return text.lower() == "true"
-
-
-def seconds(given: Mapping[str, str], name: str) -> float | None:
-    """Return the duration of an option in seconds; None when it is not set."""
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    try:
-        return read_seconds(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"the option {name} is a duration as 30s or 10m, not {text!r}"
-        ) from None
 
 
 # -- queues ---------------------------------------------------------------------------------------
