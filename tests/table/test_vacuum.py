@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -391,16 +392,41 @@ def test_what_is_not_whole_needs_the_queue(local: Table, a: Gateway) -> None:
     assert verify(again(local), {a.id: a.reader}).intact
 
 
-def test_nothing_goes_below_the_begin_of_the_queue(local: Table, a: Gateway) -> None:
-    batches = fill_together(local, a)
-    local.storage.delete(batches[1][0].path)
-    a.reader.register("test")
-    a.reader.commit("test", 20)
-    a.trim()
-    before = local.version
-    with pytest.raises(TableError, match=r"intact up to offset 10, and its queue begins at 20"):
-        rewind(local, RUN, queues={a.id: a.reader})
+@pytest.mark.parametrize("more", [False, True], ids=["one", "and one that stays"])
+@pytest.mark.parametrize("shared", [False, True], ids=["of one gateway", "of two"])
+def test_a_lost_file_whose_rows_no_queue_has_goes_with_its_day(
+    local: Table, a: Gateway, b: Gateway, shared: bool, more: bool
+) -> None:
+    """Nothing goes below the begin of the queue.  The days expired, and rows of days that were
+    gone were missing for ever: neither rewind nor derive could be used any more.
+    """
+    gateways = [a, b] if shared else [a]
+    batches = []
+    for day in (0, 0, 1, 1):
+        for each in gateways:
+            each.put(10 - each.rows % 10, day=day)
+        batches += land(local, *gateways)
+    local.storage.delete(batches[1].path)
+    if more:
+        local.storage.delete(batches[2].path)
+    for each in gateways:
+        each.reader.register("test")
+        each.reader.commit("test", 30)
+        each.trim()
+    before, queues = local.version, {each.id: each.reader for each in gateways}
+    line = r"intact up to offset 10, and its queue begins at 30: .*, expire their day, or land"
+    with pytest.raises(TableError, match=line):
+        rewind(local, RUN, queues=queues)
     assert again(local).version == before
+    done = expire(again(local), date(2023, 11, 16), RUN)
+    assert done.gateways == {each.id: [(0, 20)] for each in gateways}
+    report = verify(again(local))
+    missing = [(20, 30)] if more else []
+    assert {tuple(found.missing) for found in report.gateways.values()} == {tuple(missing)}
+    assert report.intact is not more
+    if not more:
+        rewind(again(local), RUN, queues=queues)
+        assert rows(local) == sum((expected(each, 20, 40) for each in gateways), Counter())
 
 
 @both

@@ -40,7 +40,7 @@ from .object_storage import storage_at
 from .preflight import consumer_name, not_noted
 from .proof import GatewayReport, verify
 from .retention import erase
-from .row_offsets import FileLost, without
+from .row_offsets import END, FileLost, without
 from .shape import ERROR, Shape, Shaper
 from .storage import Storage, verify_tells
 
@@ -248,8 +248,6 @@ def tried_lines(name: str, shape: Shape, tried: Tried) -> Sequence[str]:
 # -- a table of its own ---------------------------------------------------------------------------
 
 OPERATION = "DERIVE"
-
-END = 1 << 63
 
 
 @dataclass(slots=True)

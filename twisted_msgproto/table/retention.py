@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -29,10 +29,13 @@ from .actions import DataFile, Run, Torn
 from .delta_table import Table
 from .landing import rewrite
 from .preflight import note_others
+from .proof import verify
 from .row_offsets import (
+    END,
     KEY,
     FileLost,
     Offsets,
+    bounds_of,
     check_columns,
     groups_of,
     has_keys,
@@ -40,6 +43,7 @@ from .row_offsets import (
     queried,
     read_offsets,
     size,
+    without,
 )
 from .snapshot import READ_ERRORS, list_log, read_version, stored_actions, unreadable
 from .storage import (
@@ -287,8 +291,23 @@ def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
     )
     if has_keys(table):
         offsets = read_offsets(table.storage, files)
-        expired.gateways = {name: seen.ranges() for name, seen in offsets.gateways.items()}
+        seen = {name: found.ranges() for name, found in offsets.gateways.items()}
+        lost = _missing_of(table, offsets.lost) if offsets.lost else {}
+        expired.gateways = erased.united([seen, lost])
     return expired
+
+
+def _missing_of(table: Table, lost: Container[str]) -> dict[str, list[Range]]:
+    """Return the missing rows that can only have been in these lost files of the table."""
+    report = verify(table)
+    bounds = {file.path: bounds_of(file) for file in table.files() if file.path in report.lost}
+    own = [(lo, hi) for path, (lo, hi) in bounds.items() if path in lost and hi != END]
+    others = [part for path, part in bounds.items() if path not in lost]
+    return {
+        name: without(without(found.missing, without(found.missing, own)), others)
+        for name, found in report.gateways.items()
+        if found.missing
+    }
 
 
 # -- erased rows ----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from .landing import rewrite
 from .preflight import REWIND, consumer_name, not_noted
 from .proof import GatewayReport, Report, verify
 from .row_offsets import (
+    END,
     KEY,
     FileLost,
     groups_of,
@@ -33,8 +34,6 @@ from .row_offsets import (
     size,
     without,
 )
-
-END = 1 << 63
 
 
 @dataclass(slots=True)
@@ -146,7 +145,7 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
         raise TableError(
             f"gateway {gateway} is intact up to offset {offset}, and its queue begins at {begin}: "
             f"{begin - offset} rows are in neither. Restore the table from a copy or to a later "
-            "version, or land into a new table"
+            "version, expire their day, or land into a new table"
         )
     try:
         place = queue.place(offset)

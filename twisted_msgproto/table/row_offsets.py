@@ -299,11 +299,20 @@ def gateways_of(storage: Storage, file: DataFile) -> Iterator[tuple[str, int, in
                 yield row["gateway"], row["offset_min"], row["offset_count"]
 
 
-def may_hold(file: DataFile, low: int, high: int) -> bool:
-    """Return whether a file may have offsets low ≤ offset < high, as its statistics say."""
+END = 1 << 63
+
+
+def bounds_of(file: DataFile) -> Range:
+    """Return between which offsets a file's rows are, as its statistics say; else all of them."""
     try:
         statistics = json.loads(file.statistics)
         least, most = (statistics[name]["offset"] for name in ("minValues", "maxValues"))
-        return bool(least < high and most >= low)
+        return least, most + 1
     except (ValueError, KeyError, TypeError):
-        return True
+        return 0, END
+
+
+def may_hold(file: DataFile, low: int, high: int) -> bool:
+    """Return whether a file may have offsets low ≤ offset < high, as its statistics say."""
+    least, end = bounds_of(file)
+    return least < high and end > low
