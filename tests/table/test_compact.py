@@ -155,23 +155,6 @@ def test_two_compactions_an_append_and_an_expiry_at_once(
     assert report.intact, list(report.findings())
 
 
-def test_expired_rows_are_not_missing(table: Table, a: Gateway, b: Gateway) -> None:
-    fill(table, a, b)
-    would = expire(table, SECOND, RUN, dry_run=True)
-    assert (would.rows, would.version, again(table).version) == (22, None, table.version)
-    done = expire(table, SECOND, RUN)
-    assert done.gateways == {a.id: [(0, 11)], b.id: [(0, 11)]}
-    report = verify(again(table))
-    assert report.intact
-    assert report.gateways[a.id].expired == [(0, 11)]
-    assert expire(table, FIRST + timedelta(days=2), RUN).rows == 20
-    assert again(table).files() == []
-    report = verify(again(table))
-    assert report.intact
-    assert report.gateways[b.id].expired == [(0, 21)]
-    assert report.gateways[b.id].intact_to == 21
-
-
 def test_rows_of_no_day_do_not_expire(local: Table, a: Gateway) -> None:
     """Another program may append rows whose day is null."""
     land(local, a)
