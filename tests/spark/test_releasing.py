@@ -90,6 +90,9 @@ def test_what_is_no_checkpoint_or_another_queues_is_one_line(queue: Path, tmp_pa
     assert marks(queue) == {}
     with pytest.raises(ConfigurationError, match="no offsets of the source msgproto at number 1"):
         release(checkpoint, str(other), "night", source=1)
+    planned = checkpoint / "offsets" / "0"
+    planned.write_text(planned.read_text().replace("}\n", '}\n{"another": "source"}\n', 1))
+    assert release(checkpoint, str(other), "night", source=1) == {identity(other): 3}
     (checkpoint / "offsets" / "0").write_text("v1\n{}\n12")
     with pytest.raises(ConfigurationError, match="no offsets of the source msgproto at number 0"):
         release(checkpoint, str(other), "night")

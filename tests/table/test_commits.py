@@ -170,6 +170,9 @@ def test_a_checkpoint_alone_is_the_whole_table_for_other_programs(table: Table) 
     assert alone.transaction_version("msgproto:a") == 12
     assert sorted(alone.to_pyarrow_table()["offset"].to_pylist()) == list(range(12))
     assert reread.files() == again.files() and reread.landed() == again.landed()
+    (checkpoint,) = path.glob(f"{again.version:020d}.checkpoint.parquet")
+    adds = pq.read_table(checkpoint)["add"].drop_null().to_pylist()
+    assert {add["dataChange"] for add in adds} == {False}
     later = time.time() + 25 * 3600.0
     assert len(vacuum(reread, dry_run=True, clock=lambda: later).paths) == 3
     assert vacuum(reread, dry_run=True).paths == []

@@ -93,13 +93,9 @@ class TableOptions:
 def open_table(
     location: str, storage: Mapping[str, str], version: int | dt.datetime | None = None
 ) -> DeltaTable:
-    try:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-    except ImportError:
-        raise ConfigurationError(
-            "tables need the wheel deltalake: pip install 'twisted-msgproto[spark]'"
-        ) from None
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
     try:
         table = DeltaTable(path_of(location), storage_options=plain_options(storage) or None)
         if isinstance(version, int) and version > table.version():

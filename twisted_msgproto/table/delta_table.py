@@ -370,7 +370,7 @@ class Table:
         self._alter("SET TBLPROPERTIES", changed, run)
 
     def _alter(self, operation: str, change: Change, run: Run) -> None:
-        for _ in range(ATTEMPTS_MAX):
+        while True:
             before = self._metadata
             after, parameters = change(before)
             if after == before:
@@ -388,7 +388,6 @@ class Table:
                 continue  # another bridge has changed the same, or something else
             self._accepted = self._metadata
             return
-        raise TableError(f"{ATTEMPTS_MAX} others changed {self.location} first")
 
     @property
     def durable(self) -> bool:

@@ -22,7 +22,6 @@ from . import erased, gaps
 from .actions import DataFile, Run
 from .columns import (
     DAY,
-    DECIMAL,
     INTEGER,
     ISO,
     OWN_NAMES,
@@ -130,14 +129,10 @@ def _kind(value: Any) -> str:
         fits = len(text) < 20 and -LONG_MAX <= int(text) < LONG_MAX
         return "long" if plain and fits else "string"
     if isinstance(value, Number):
-        return "double" if DECIMAL.fullmatch(text) and _is_finite(text) else "string"
+        return "double"
     if ISO.fullmatch(text):
         return "timestamp"
     return "date" if DAY.fullmatch(text) else "string"
-
-
-def _is_finite(text: str) -> bool:
-    return abs(float(text)) != float("inf")
 
 
 def propose(batches: Iterable[pa.RecordBatch]) -> str:

@@ -211,7 +211,6 @@ def _remove(storage: Storage, path: str) -> None:
 
 
 DAY = "day"
-ATTEMPTS_MAX = 20
 
 CLOCK_DAY = date(2000, 1, 1)
 """Rows of earlier days came to a machine whose clock was not set yet, and may be of yesterday."""
@@ -241,7 +240,7 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
         raise TableError(
             f"{table.location} is not partitioned by {DAY}, so a day's rows are not whole files"
         )
-    for _ in range(ATTEMPTS_MAX):
+    while True:
         found = days_before(table, before)
         files = [file for day, file in found if day >= CLOCK_DAY or before <= CLOCK_DAY]
         expired = _expired(table, files, before)
@@ -267,7 +266,6 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
         except Overtaken:
             continue  # a compaction came first, or a rewind, which counts anew
         return expired
-    raise TableError(f"{ATTEMPTS_MAX} other writers came first to the old days of {table.location}")
 
 
 def days_before(table: Table, before: date) -> list[tuple[date, DataFile]]:
@@ -343,7 +341,7 @@ def erase(
     check_columns(table)
     if not dry_run:
         note_others(table, run)
-    for _ in range(ATTEMPTS_MAX):
+    while True:
         wanted = _found(table, where) if offsets is None else erased.united([offsets])
         try:
             done = _erase(table, run, wanted, purge, dry_run)
@@ -357,7 +355,6 @@ def erase(
         if purge and not dry_run:
             done.purged = _purge(table)
         return done
-    raise TableError(f"{ATTEMPTS_MAX} other writers came first to the rows of {table.location}")
 
 
 def _found(table: Table, where: str) -> dict[str, list[Range]]:
