@@ -126,25 +126,31 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed of the fresh worlds, streams and examples: --seed {config.option.seed}"
 
 
+WITH_JAVA = ("spark", "bridges", "cluster", "pages")
+"""Groups of tests that start Spark; each runs in one of pytest's workers."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Iterator[None]:
     """Whatever uses the Spark session runs in one worker: a second session costs a gigabyte.
 
-    What starts a Spark of its own does so in one other worker ("bridges"): together they last as
-    long as all other tests.  Both are slow: Java has to start first.
+    What starts a Spark of its own does so in a few other groups, of which none lasts as long as
+    the whole run.  All are slow: Java has to start first.  Workers begin with what is slow, so that
+    none of it is left to one of them when the others have ended.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
         mark = item.get_closest_marker("xdist_group")
-        if mark is not None and mark.args[0] in ("spark", "bridges"):
+        if mark is not None and mark.args[0] in WITH_JAVA:
             item.add_marker(pytest.mark.slow)
     if not config.getoption("--long"):
         leave_out_long(config, items)
     yield
     if getattr(config.option, "loadgroup", False):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
         for item in items:
             name_with_group(item)
 

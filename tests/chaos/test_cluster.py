@@ -176,7 +176,7 @@ def kill_python_workers(spark: Cluster) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("bridges")
+@pytest.mark.xdist_group("cluster")
 @pytest.mark.timeout(1800)
 def test_a_cluster_lands_each_offset_once_whatever_dies(
     launch: Launcher,
@@ -227,7 +227,7 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("bridges")
+@pytest.mark.xdist_group("cluster")
 @pytest.mark.timeout(1800)
 def test_workers_which_cannot_run_the_task_end_the_bridge_with_one_line(
     launch: Launcher, spark_cluster: Cluster, tmp_path: Path

@@ -33,7 +33,7 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.broker_files.marks import Marks
 from twisted_msgproto.queue.broker_files.settled import parsed, taken
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("bridges"), pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 reactor: Any = installed
 

@@ -73,8 +73,8 @@ def line_matches(told: str, shown: str) -> bool:
 
 
 def marked(page: Path) -> Any:
-    """The page, in the group of those that start a Spark of their own if it does."""
-    marks = [pytest.mark.xdist_group("bridges")] if "pyspark" in "".join(programs(page)) else []
+    """The page, in the group of the pages that start a Spark of their own if it does."""
+    marks = [pytest.mark.xdist_group("pages")] if "pyspark" in "".join(programs(page)) else []
     return pytest.param(page, marks=marks, id=name_of(page))
 
 

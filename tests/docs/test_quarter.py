@@ -61,7 +61,7 @@ def test_the_extra_of_the_page_has_what_the_notebook_imports() -> None:
 
 @needs_notebook
 @pytest.mark.slow
-@pytest.mark.xdist_group("bridges")
+@pytest.mark.xdist_group("pages")
 def test_the_page_leads_from_nothing_to_a_chart(launch: Launcher) -> None:
     """The kept notebook shows what came of it: the same texts, and a chart."""
     quarter = Quarter(Terminal(launch, clean_environment(launch.directory)))
