@@ -189,8 +189,9 @@ async def main(limits: dict[str, int]) -> None:
 """
 """What the types of all five protocols' clients and servers are to a caller."""
 
-FOLLOWED_BY_OTHERS = """[mypy-IPython.*,PIL.*,matplotlib.*,prompt_toolkit.*,pydantic.*,\
-pyspark.pandas.*,pyspark.sql.connect.*,rich.*,sqlalchemy.*]
+FOLLOWED_BY_OTHERS = """[mypy-IPython.*,PIL.*,autobahn.wamp.*,matplotlib.*,numpy.*,\
+prompt_toolkit.*,pydantic.*,pyspark.pandas.*,pyspark.sql.connect.*,pyspark.sql.streaming.proto.*,\
+rich.*,sqlalchemy.*]
 follow_imports = skip
 """
 """What only the imported packages import: half of mypy's work."""
