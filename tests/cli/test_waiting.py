@@ -53,14 +53,21 @@ class Waiting(SynchronousTestCase):
         self.failureResultOf(running, TimedOut)
 
     def test_a_protocol_which_knows_better_says_why(self) -> None:
+        """And its time begins anew with each acknowledgement."""
+
         async def explaining() -> None:
+            self.patience.sent(2)
             try:
                 await Deferred()
             except Exception:
                 raise Refused("because of that") from None
 
         running = self.run_work(explaining())
-        self.wait(SECONDS)
+        self.wait(SECONDS - 1)
+        self.patience.acknowledged(1)
+        self.wait(SECONDS - 1)
+        self.assertNoResult(running)
+        self.wait(1)
         self.failureResultOf(running, Refused)
 
 
