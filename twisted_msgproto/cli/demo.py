@@ -323,7 +323,6 @@ class Demo:
             count = counts.setdefault(label.partition("-")[0], Count())
             count.sent += told["sent"]
             count.acknowledged += told["acknowledged"]
-            self._say(f"  {label}: {told['sent']:,} sent, {told['acknowledged']:,} acked")
         self._say("table: read back by Spark (some seconds to start) and by pyarrow")
         scratch = self.logs / "spark"
         scratch.mkdir(exist_ok=True)

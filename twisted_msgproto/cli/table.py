@@ -489,9 +489,6 @@ def _derive(arguments: SimpleNamespace) -> int:
         )
     source = _open(arguments)
     queues = [open_queue(location, typed.access) for location in typed.locations]
-    for gateway in sorted(source.landed().keys() - {queue.queue_id for queue in queues}):
-        if not arguments.json:
-            print(f"gateway {gateway} is none of the queues: its rows end where those of RAW do")
     done = derive(
         source,
         Target(
