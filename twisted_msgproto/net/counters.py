@@ -48,6 +48,7 @@ class CounterPaths:
         return cls(machine | others)
 
     def figures(self, connection: object) -> dict[str, int]:
+        """Return the counters of a connection, by name."""
         return dict(zip(self.names, self.read(connection)[1:], strict=True))
 
 
