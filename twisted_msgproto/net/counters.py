@@ -47,10 +47,6 @@ class CounterPaths:
         machine = {field.name: f"machine.counters.{field.name}" for field in fields(counters)}
         return cls(machine | others)
 
-    def figures(self, connection: object) -> dict[str, int]:
-        """Return the counters of a connection, by name."""
-        return dict(zip(self.names, self.read(connection)[1:], strict=True))
-
 
 class Counters(MutableMapping[str, int]):
     """A mapping of names to plain integers; a name that was never counted has 0.
@@ -98,7 +94,7 @@ class Counters(MutableMapping[str, int]):
         self.changed.discard(connection)
         paths = self._paths.pop(connection, None)
         if paths is not None:
-            for name, count in paths.figures(connection).items():
+            for name, count in zip(paths.names, paths.read(connection)[1:], strict=True):
                 self.settled[name] += count
             known = self._known.pop(connection, None)
             if known is not None:
