@@ -90,6 +90,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     counters: ReaderCounters
     deadlines: Deadlines
+    fault: Fault | None = None
 
     _now: float  # when the last call began
     _heard_at: float  # when bytes came last, or reading was resumed

@@ -162,6 +162,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
     counters: WriterCounters
     deadlines: Deadlines
+    fault: Fault | None = None
 
     _heard_at: float  # the last sign of life, or when the oldest window was formed
 
