@@ -32,7 +32,7 @@ def segments(queue: Path) -> list[Path]:
 def a_writer(queue: Path) -> Iterator[tuple[QueueWriter, list[str]]]:
     """A writer of a queue with a message in each segment, and what it reports from then on."""
     told: list[str] = []
-    writer = QueueWriter(queue, segment_bytes=1, retry_delay=0.01, report=told.append)
+    writer = QueueWriter(queue, segment_bytes=1, report=told.append)
     try:
         if writer.end == 0:
             QueueReader(queue).register("spark")
@@ -168,7 +168,7 @@ def test_a_start_notes_what_is_in_no_file_however_old_it_is(
 def test_a_group_is_not_acknowledged_into_a_segment_that_is_gone(tmp_path: Path) -> None:
     """RD-54: not even within the second after somebody removed it."""
     queue = tmp_path / "queue"
-    writer = QueueWriter(queue, retry_delay=0.01)
+    writer = QueueWriter(queue)
     told: list[BaseException | None] = []
     done = threading.Event()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.disk import Cut, CutDisk, SimulatedDisk
+from tests.sim.gateway import a_log as numbered
 from tests.tools.queues import DIRECTORY, HEAD_BYTES, a_reader, frame, frame_header, path_of, sealed
 from twisted_msgproto.core.errors import QueueFull, QueueMismatch
 from twisted_msgproto.queue import Landed, SegmentLog
@@ -32,7 +33,7 @@ class Numbers:
 
 def a_log(disk: SimulatedDisk, incarnation: int | Callable[[], int], **options: int) -> SegmentLog:
     make = incarnation if callable(incarnation) else lambda: incarnation
-    return SegmentLog(DIRECTORY, disk=disk, make_incarnation=make, **options)
+    return numbered(disk, make, **options)
 
 
 def appended(log: SegmentLog, *counts: int) -> None:

@@ -25,7 +25,7 @@ from tests.tools.queues import (
     segment_name,
 )
 from twisted_msgproto.core.errors import QueueError, QueueFull
-from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue import QueueReader, SegmentLog, recovery
 
 FRAME = 200
 """Bytes of a frame with one small message, rounded up."""
@@ -56,13 +56,14 @@ def test_a_file_in_place_of_the_queue_is_told(tmp_path: Path) -> None:
             SegmentLog(place)
 
 
-def test_whatever_ends_an_opening_gives_the_lock_back() -> None:
+def test_whatever_ends_an_opening_gives_the_lock_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> Any:
         raise KeyboardInterrupt
 
     disk = SimulatedDisk()
-    with pytest.raises(KeyboardInterrupt):
-        SegmentLog(DIRECTORY, disk=disk, make_identity=interrupted)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(recovery, "new_identity", interrupted)
+        SegmentLog(DIRECTORY, disk=disk)
     a_queue(disk).close()
 
 

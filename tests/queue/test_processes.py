@@ -20,7 +20,7 @@ import sys, threading
 from tests.tools.queues import batch
 from twisted_msgproto.queue import QueueWriter
 
-writer = QueueWriter(sys.argv[1], segment_bytes=int(sys.argv[2]), retry_delay=0.01)
+writer = QueueWriter(sys.argv[1], segment_bytes=int(sys.argv[2]))
 print("end", writer.end, flush=True)
 room = threading.Semaphore(64)
 done = []

@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -87,15 +88,15 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def a_writer(disk: SimulatedDisk, **options: Any) -> Iterator[QueueWriter]:
-    options.setdefault("retry_delay", 0.005)
-    writer = QueueWriter(DIRECTORY, disk=disk, **options)
-    try:
-        yield writer
-    finally:
-        if isinstance(disk, GatedDisk):
-            disk.gated = False
-            disk.gate.release(1000)
-        writer.close()
+    with mock.patch.object(writer_room, "RETRY_DELAY_S", 0.005):
+        writer = QueueWriter(DIRECTORY, disk=disk, **options)
+        try:
+            yield writer
+        finally:
+            if isinstance(disk, GatedDisk):
+                disk.gated = False
+                disk.gate.release(1000)
+            writer.close()
 
 
 @contextmanager

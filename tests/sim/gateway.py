@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from twisted.internet.defer import Deferred
 
@@ -19,7 +20,7 @@ from tests.sim.disk import SimulatedDisk
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.net import DurableSink
-from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue import Disk, QueueReader, SegmentLog, recovery, segment_log
 from twisted_msgproto.queue.broker_files import BrokerState
 from twisted_msgproto.queue.fair import QUANTUM_BYTES, FairQueue
 from twisted_msgproto.queue.format import Identity
@@ -33,6 +34,15 @@ RETRY_SECONDS = 0.25
 def make_identity() -> Identity:
     """The same queue id and seed in every world: a seed replays to the byte."""
     return Identity("0" * 32, b"\0" * 8)
+
+
+def a_log(disk: Disk, incarnation: Callable[[], int], **options: int) -> SegmentLog:
+    """A log whose names and numbers are not drawn."""
+    with (
+        mock.patch.object(recovery, "new_identity", make_identity),
+        mock.patch.object(segment_log, "new_incarnation", incarnation),
+    ):
+        return SegmentLog(DIRECTORY, disk=disk, **options)
 
 
 Entry = tuple[MessageBatch, Callback]
@@ -157,13 +167,7 @@ class GatewayProcess:
         unfair: Callable[[str], None],
     ) -> None:
         self.clock = ProcessClock(clock)
-        self.log = SegmentLog(
-            DIRECTORY,
-            disk=disk,
-            segment_bytes=20_000,
-            make_identity=make_identity,
-            make_incarnation=lambda: disk.life + 1,
-        )
+        self.log = a_log(disk, lambda: disk.life + 1, segment_bytes=20_000)
         seconds = lambda: source.random() * fsync_seconds  # noqa: E731
         self.writer = SimulatedWriter(self.log, self.clock, seconds, weigh, unfair)
         self.sink = DurableSink.over(self.writer, self.clock)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ from twisted_msgproto.core.errors import (
     RewindNeeded,
     TableError,
 )
-from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue import QueueReader, SegmentLog, segment_log
 from twisted_msgproto.queue.payload import encode
 from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.loop import Loop, Maintenance, Pace
@@ -634,10 +634,11 @@ def test_an_older_copy_of_the_queue_is_refused__TB_06(
 
 
 def test_a_machine_set_back_to_a_snapshot_is_refused__TB_06(
-    table: Path, queue: Path, tmp_path: Path
+    table: Path, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TB-06: a snapshot has the running gateway in it, which keeps its number; the rows tell."""
-    running = SegmentLog(queue, make_incarnation=lambda: 11)
+    monkeypatch.setattr(segment_log, "new_incarnation", lambda: 11)
+    running = SegmentLog(queue)
     running.append([encode([messages(1500, 100)])])
     shutil.copytree(queue, tmp_path / "snapshot")
     running.append([encode([messages(1600, 100)])])
@@ -646,7 +647,7 @@ def test_a_machine_set_back_to_a_snapshot_is_refused__TB_06(
     shutil.rmtree(queue)
     shutil.copytree(tmp_path / "snapshot", queue)
     for rows in (100, 50):  # as long as what landed, and longer
-        again = SegmentLog(queue, make_incarnation=lambda: 11)
+        again = SegmentLog(queue)
         again.append([encode([messages(9000, rows)])])
         again.close()
         with pytest.raises(QueueMismatch, match="snapshot"):

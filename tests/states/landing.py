@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.sim.disk import Cut, CutDisk
-from tests.sim.gateway import DIRECTORY, make_identity
+from tests.sim.gateway import DIRECTORY, a_log
 from tests.states.pairs import BEGIN, must
 from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto import MessageBatch
@@ -216,12 +216,8 @@ class Site:
         """
         self._starts += 1
         try:
-            self.log = SegmentLog(
-                DIRECTORY,
-                disk=self.queue_disk,
-                segment_bytes=self._segment_bytes,
-                make_identity=make_identity,
-                make_incarnation=lambda: self._starts,
+            self.log = a_log(
+                self.queue_disk, lambda: self._starts, segment_bytes=self._segment_bytes
             )
         except QueueError:
             self.queue_disk.crash()  # the process ends with a line

@@ -205,7 +205,7 @@ def test_a_safe_sink_is_safe_at_once() -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_fails_lets_batches_wait(tmp_path: Path, step: str, number: int) -> None:
     disk = BrokenDisk()
-    writer = QueueWriter(tmp_path, disk=disk, retry_delay=0.01)
+    writer = QueueWriter(tmp_path, disk=disk)
     try:
         disk.fail(step, name=".segment", errno=number, times=2)
         before = disk.counts[step]

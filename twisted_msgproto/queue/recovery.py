@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -165,14 +166,7 @@ def findings(
         yield Damage(segment.size, segment.size, expected, bound, "records missing")
 
 
-def recover(
-    disk: Disk,
-    directory: str,
-    *,
-    make_identity: Callable[[], Identity],
-    check_bytes: int,
-    has_queues: bool,
-) -> Found:
+def recover(disk: Disk, directory: str, *, check_bytes: int, has_queues: bool) -> Found:
     """Check the queue in ``directory``, mend what has to be mended, and return where to resume.
 
     The caller holds the lock.  The newest segments are checked, ``check_bytes`` of them (the
@@ -191,7 +185,7 @@ def recover(
                 f"queue {directory} has format version {header.version}; "
                 f"this program knows {FORMAT_VERSION}"
             )
-    identity = _identity(disk, directory, headers, make_identity, recovery)
+    identity = _identity(disk, directory, headers, recovery)
     firsts = list(headers)
     for first, (header, _) in headers.items():
         if header is not None and header.identity.queue_id != identity.queue_id:
@@ -424,11 +418,14 @@ def put_damaged(disk: Disk, directory: str, state: Found) -> None:
             state.recovery.lines.append(f"could not write the list of damaged ranges: {error}")
 
 
+def new_identity() -> Identity:
+    return Identity(secrets.token_hex(16), secrets.token_bytes(8))
+
+
 def _identity(
     disk: Disk,
     directory: str,
     headers: dict[int, tuple[SegmentHeader | None, int]],
-    make_identity: Callable[[], Identity],
     recovery: Recovery,
 ) -> Identity:
     identity = read_identity(disk, directory)
@@ -439,7 +436,7 @@ def _identity(
         identity = known[-1]
         recovery.lines.append(f"made the queue's identity {identity.queue_id} again")
     else:
-        identity = make_identity()
+        identity = new_identity()
         if headers:
             recovery.lines.append(
                 f"nothing in {directory} says which queue it is: its segments are in "

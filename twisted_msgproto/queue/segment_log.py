@@ -60,10 +60,6 @@ def _same(found: Stat | None, own: Stat) -> bool:
     return found is not None and found[:2] == own[:2]
 
 
-def new_identity() -> Identity:
-    return Identity(secrets.token_hex(16), secrets.token_bytes(8))
-
-
 def new_incarnation() -> int:
     """Return a random number of 63 bits for one start of a writer; never 0."""
     return secrets.randbits(lineage.NUMBER_BITS) or 1
@@ -107,8 +103,6 @@ class SegmentLog:
         segment_bytes: int = SEGMENT_BYTES,
         check_bytes: int = CHECK_BYTES,
         disk: Disk = OS_DISK,
-        make_identity: Callable[[], Identity] = new_identity,
-        make_incarnation: Callable[[], int] = new_incarnation,
     ) -> None:
         if URL.search(os.fspath(directory)):
             raise QueueError(f"{directory} is an address, and a queue a directory of this machine")
@@ -132,7 +126,7 @@ class SegmentLog:
         self.keeper: Keeper | None = None
         self._unlock: Callable[[], None] | None = None
         try:
-            self._open(check_bytes, make_identity, make_incarnation)
+            self._open(check_bytes)
         except OSError as error:
             self.close()
             if isinstance(error, FileExistsError | NotADirectoryError):
@@ -144,12 +138,7 @@ class SegmentLog:
             self.close()
             raise
 
-    def _open(
-        self,
-        check_bytes: int,
-        make_identity: Callable[[], Identity],
-        make_incarnation: Callable[[], int],
-    ) -> None:
+    def _open(self, check_bytes: int) -> None:
         disk, directory = self.disk, self.directory
         names = disk.names(directory) if exists(disk, directory) else []
         # An operator's slip must not close /tmp: only an empty directory, or one of ours.
@@ -173,11 +162,7 @@ class SegmentLog:
         else:  # or its next start knows the queues from their messages
             self._has_queues = exists(disk, os.path.join(directory, BROKER_SETTLED))
         found = recovery.recover(
-            disk,
-            directory,
-            make_identity=make_identity,
-            check_bytes=check_bytes,
-            has_queues=self._has_queues,
+            disk, directory, check_bytes=check_bytes, has_queues=self._has_queues
         )
         self._found = found
         self._sizes = found.sizes
@@ -193,7 +178,7 @@ class SegmentLog:
         self._first = next(reversed(self._sizes), self.end)
         for line in consumers.bereft(self.committed(), self.begin):
             self.recovery.lines.append(f"queue {directory}: {line}")
-        self.incarnation: int = make_incarnation()
+        self.incarnation: int = new_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start()
         # Behind the lineage, so that no loss of power can leave it out of its count.

@@ -115,7 +115,6 @@ class QueueOptions(TypedDict, total=False):
 
     max_bytes: int
     segment_bytes: int
-    retry_delay: float
     check_bytes: int
     disk: Disk
     report: Callable[[str], None] | None
@@ -129,7 +128,6 @@ class QueueWriter:
 
     * ``max_bytes``: above this many bytes on disk the queue waits for its consumers;
       ``segment_bytes``: bytes of one segment.
-    * ``retry_delay``: seconds between attempts while nothing can be stored.
     * ``check_bytes``: how much of the queue is checked before it accepts messages (the newest
       part; the rest is checked when there is nothing else to do).
     * ``report``: called in a thread of the writer's with one line when something happens that an
@@ -150,12 +148,10 @@ class QueueWriter:
         *,
         max_bytes: int = segment_log.MAX_BYTES,
         segment_bytes: int = segment_log.SEGMENT_BYTES,
-        retry_delay: float = RETRY_DELAY_S,
         check_bytes: int = segment_log.CHECK_BYTES,
         disk: Disk = OS_DISK,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        self._retry_delay_s = retry_delay
         self._report_to = report or _logger.warning
         self._log = SegmentLog(
             directory,
@@ -508,7 +504,7 @@ class QueueWriter:
             self._log.publish_again()
 
         while (error := self._attempt(store)) is not None:
-            if self._give_up.wait(self._retry_delay_s):
+            if self._give_up.wait(RETRY_DELAY_S):
                 return QueueClosed(f"the queue {self.directory} was closed: {error}")
             if isinstance(error, QueueFull):
                 self._trim()  # what was consumed meanwhile may be the room
