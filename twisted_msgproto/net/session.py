@@ -326,10 +326,7 @@ class OrderlyLink(Link):
         self.drain()
 
     def endNow(self) -> None:
-        """Say the last words and end the connection, whatever is in flight."""
-        outputs = self.machine.outputs()
-        if outputs:
-            self._write(outputs)
+        """End the connection, whatever is in flight."""
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
