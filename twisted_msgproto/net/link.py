@@ -220,11 +220,8 @@ class Link:
         self.address = str(getattr(address, "host", ""))
         self.session = next(factory.sessionNames)
         if factory.turnWatch is not None:
-            factory.turnWatch.measure(self, *self.turns, peer=self.peer, host=self.address)
-            if isinstance(transport, TLSMemoryBIOProtocol):  # a turn delivers several records
-                factory.turnWatch.measure(
-                    transport, "dataReceived", peer=self.peer, host=self.address
-                )
+            whose = {"peer": self.peer, "host": self.address}
+            factory.turnWatch.measure(self, *self.turns, **whose, transport=transport)
         self._now = clock.seconds
         self.lastHeard = self._now()
         self._countersChanged = factory.counters.changed

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+
 TURN_SECONDS: Final = 0.008
 """The input of a connection is processed for about this much CPU time; then others have their turn.
 
@@ -71,10 +73,16 @@ class TurnWatch:
         self._cpu = cpu
         self._within = False
 
-    def measure(self, owner: Any, *names: str, peer: str, host: str = "") -> None:
-        """Measure these methods of ``owner`` from now on; ``peer`` at ``host`` causes the calls."""
-        for name in names:
-            setattr(owner, name, partial(self._measured, peer, host, getattr(owner, name)))
+    def measure(
+        self, owner: Any, *names: str, peer: str, host: str = "", transport: Any = None
+    ) -> None:
+        """Measure these methods of ``owner`` from now on; ``peer`` at ``host`` causes the calls.
+
+        On TLS, which delivers several records in a turn, its ``transport`` is measured, too.
+        """
+        tls = isinstance(transport, TLSMemoryBIOProtocol)
+        for each, name in [(owner, name) for name in names] + [(transport, "dataReceived")] * tls:
+            setattr(each, name, partial(self._measured, peer, host, getattr(each, name)))
 
     def _measured(self, peer: str, host: str, method: Callable[..., Any], *args: Any) -> Any:
         if self._within:

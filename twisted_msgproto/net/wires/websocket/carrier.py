@@ -14,7 +14,6 @@ from autobahn.twisted import websocket as autobahn
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import connectionDone
-from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConnectionClosed, shown
@@ -257,9 +256,9 @@ class Carrier(_Mixin):
         if factory.sessions.turnWatch is not None:
             peer = self.transport.getPeer()
             whose = {"peer": peer_name(peer), "host": host_of(peer)}
-            factory.sessions.turnWatch.measure(self, "dataReceived", "resumeReading", **whose)
-            if isinstance(self.transport, TLSMemoryBIOProtocol):  # a turn delivers several records
-                factory.sessions.turnWatch.measure(self.transport, "dataReceived", **whose)
+            factory.sessions.turnWatch.measure(
+                self, "dataReceived", "resumeReading", **whose, transport=self.transport
+            )
         super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
         factory.connectionBegun(self)
 
