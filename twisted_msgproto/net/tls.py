@@ -418,10 +418,6 @@ def mtls_endpoint(
     """Return the endpoint that such a string describes; its PEM files are read now.  Raises
     ConfigurationError.
     """
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigurationError(f"mtls: a port from 0 to 65535, not {port!r}")
-    if not backlog.isdecimal():
-        raise ConfigurationError(f"mtls: backlog is a number, not {backlog!r}")
     if not privateKey:
         raise ConfigurationError("mtls: privateKey=FILE is missing")
     if verify not in VERIFY:
