@@ -28,8 +28,8 @@ from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import LumberjackServerFactory, encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
 from twisted_msgproto.net import DurableSink
-from twisted_msgproto.net.endpoints import ServedEndpoint
-from twisted_msgproto.net.gateway import Gateway, address_name
+from twisted_msgproto.net.endpoints import ServedEndpoint, address_name
+from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import UmqServerFactory

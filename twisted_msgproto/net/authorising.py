@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
 from glob import escape
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from sys import getsizeof
 from typing import Any, Final, NamedTuple
@@ -30,6 +30,7 @@ from ..core.broker import DEAD
 from ..core.errors import ConfigurationError, shown
 from ..core.loading import closest, read_toml
 from .logs import Topic
+from .peers import ip_of
 
 log = Logger(namespace="twisted_msgproto.authorisation")
 
@@ -320,12 +321,9 @@ def _fits_user(globs: Sequence[str], user: str | None) -> bool:
 
 
 def _fits_address(networks: Sequence[Network | str], address: str) -> bool:
-    try:
-        ip = ip_address(address.partition("%")[0])
-    except ValueError:
+    ip = ip_of(address)
+    if ip is None:
         return UNIX in networks
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
     return any(ip in network for network in networks if not isinstance(network, str))
 
 

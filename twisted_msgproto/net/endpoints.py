@@ -150,6 +150,17 @@ def kind_of(description: str) -> str:
     return description.removeprefix("haproxy:").partition(":")[0]
 
 
+def address_name(address: Any, description: str = "") -> str:
+    """Return a listening address as text: ``tcp:127.0.0.1:5044``, ``unix:/run/x``; one that speaks
+    TLS is named as in ``description``.
+    """
+    if getattr(address, "host", None) is not None:
+        kind = kind_of(description)
+        kind = kind if kind in TLS_KINDS else str(address.type).lower()
+        return f"{kind}:{peer_name(address)}"
+    return f"unix:{peer_name(address)}"
+
+
 TLS_DIRECTORY: Final = re.compile(r"(haproxy:)?tls:((?:[^:\\]|\\.)*)")
 
 

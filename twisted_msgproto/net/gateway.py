@@ -28,8 +28,8 @@ from ..core.reasons import ERRNO, cannot_listen
 from .broker import ServedBroker, ServedQueues
 from .broker.broker_options import Namespaces
 from .counters import FlowHistory
-from .endpoints import TLS_KINDS, Held, ServedEndpoint, exposure, kind_of
-from .factory import MsgprotoServerFactory, peer_name
+from .endpoints import Held, ServedEndpoint, address_name, exposure
+from .factory import MsgprotoServerFactory
 from .logs import JsonLog, twistd_observer
 from .memory import SharedState
 from .options import ServerOptions
@@ -391,17 +391,6 @@ def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
 def announce(name: str, address: str) -> None:
     """Print the one line that says that a server listens (scripts wait for it)."""
     print(f"{name} listening on {address}", file=sys.stdout, flush=True)
-
-
-def address_name(address: Any, description: str = "") -> str:
-    """Return a listening address as text: ``tcp:127.0.0.1:5044``, ``unix:/run/x``; one that speaks
-    TLS is named as in ``description``.
-    """
-    if getattr(address, "host", None) is not None:
-        kind = kind_of(description)
-        kind = kind if kind in TLS_KINDS else str(address.type).lower()
-        return f"{kind}:{peer_name(address)}"
-    return f"unix:{peer_name(address)}"
 
 
 class ListeningService(Service):

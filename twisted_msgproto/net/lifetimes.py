@@ -34,8 +34,8 @@ from .clients.client import session_of, session_standing
 from .clients.client_endpoints import client_endpoint, endpoint_of, websocket_endpoint
 from .clients.command_types import ClientEndpoint, ConnectOptions
 from .deferreds import Waiters
-from .endpoints import ServedEndpoint, check_endpoint, kind_of
-from .factory import MsgprotoServerFactory, SessionFactory, expect, peer_name
+from .endpoints import TLS_KINDS, ServedEndpoint, address_name, check_endpoint
+from .factory import MsgprotoServerFactory, SessionFactory, expect
 from .session import ClientSession
 from .sink import DurableSink, MessageSink
 
@@ -463,10 +463,8 @@ def _no_listening(factory: Any, where: object, error: Any) -> ConfigurationError
 
 def address_of(address: Any, description: str) -> str:
     """Return where a port listens as a client's endpoint string."""
-    if getattr(address, "host", None) is None:
-        return f"unix:{peer_name(address)}"
-    secure = kind_of(description) in ("mtls", "ssl", "tls")
-    return f"{'tls' if secure else 'tcp'}:{peer_name(address)}"
+    kind, _, rest = address_name(address, description).partition(":")
+    return f"{'tls' if kind in TLS_KINDS else kind}:{rest}"
 
 
 def over_websocket(address: str) -> str:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from heapq import nlargest
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple, TypeVar
+
+
+def ip_of(address: str) -> IPv4Address | IPv6Address | None:
+    """Return an address without its zone, and one of IPv4 as such; None if it is none."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return ip if mapped is None else mapped
 
 
 def network_of(address: str) -> str | None:
@@ -14,13 +24,8 @@ def network_of(address: str) -> str | None:
 
     Returns None for addresses that stand for many: this machine's, and none (UNIX sockets).
     """
-    try:
-        ip = ip_address(address.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
-    if ip.is_loopback:
+    ip = ip_of(address)
+    if ip is None or ip.is_loopback:
         return None
     if isinstance(ip, IPv6Address):
         return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
