@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,14 +91,19 @@ def make(environment: Mapping[str, str]) -> None:
             "SPARK_SUBMIT_OPTS": f"{QUICK} -XX:ArchiveClassesAtExit={new} {QUIET}",
             "SPARK_LAUNCHER_OPTS": QUICK,
         }
-        subprocess.run(
+        with subprocess.Popen(
             [sys.executable, "-m", "tests.tools.java_classes", directory],
             env={**environment, **spark_environment(find_java()), **opts},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=MAKING_SECONDS,
-        )
+            start_new_session=True,
+        ) as making:
+            try:
+                making.wait(MAKING_SECONDS)
+            except BaseException:
+                os.killpg(making.pid, signal.SIGKILL)  # with its Java, which would go on
+                raise
         if new.exists():
             new.rename(ARCHIVE)
 
