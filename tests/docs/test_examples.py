@@ -212,6 +212,7 @@ CHECKERS = {
 @pytest.mark.parametrize("checker", ["mypy", pytest.param("pyright", marks=pytest.mark.long)])
 def test_type_checkers_accept_the_pages_and_examples(checker: str, tmp_path: Path) -> None:
     """As for somebody without mypy's plugin for zope.interface."""
+    pytest.importorskip(checker, reason="./run long installs it")
     (tmp_path / "mypy.ini").write_text(f"[mypy]\n{FOLLOWED_BY_OTHERS}")
     (tmp_path / "typed.py").write_text(TYPED)
     for page in with_blocks("python"):

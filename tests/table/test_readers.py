@@ -219,7 +219,7 @@ def made(
     storage, partition_by = request.param
     place = Place(str(tmp_path_factory.mktemp("landed") / "table"), {})
     if storage == "s3":
-        pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
+        pytest.importorskip("moto.server", reason="pip install 'moto[s3]' flask flask-cors")
         store: Store = request.getfixturevalue("s3")
         place = Place(store.new_location(), store.options)
     return place, make_table(place, partition_by)
