@@ -167,8 +167,8 @@ def test_erase_says_which_rows_went_and_where_they_still_are(
     ]
     facts = json.loads(landed.msgproto("erase", "--where", "offset = 3", "--json"))
     assert (facts["rows"], facts["version"], facts["purged"]) == (0, None, [])
-    for text in (f"{landed.id} x\n".encode(), b"\xff\n"):
-        offsets.write_bytes(text)
+    for text in ("\udcff", *(f"{landed.id} {ends}" for ends in ("x", "5 x", "30 20", "5 5", ""))):
+        offsets.write_bytes(text.encode(errors="surrogateescape"))
         told = landed.msgproto(*words, status=2)
         assert "offsets line 1 is GATEWAY OFFSET or GATEWAY FIRST END" in told
 

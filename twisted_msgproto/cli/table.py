@@ -363,15 +363,15 @@ def read_offset_lines(path: str) -> dict[str, list[tuple[int, int]]]:
             if not words or words[0].startswith("#"):
                 continue
             gateway, *numbers = words
-            if len(numbers) not in (1, 2) or not all(one.isdecimal() for one in numbers):
+            ends = [int(one) for one in numbers if one.isdecimal()]
+            if len(numbers) == 1:
+                ends += [offset + 1 for offset in ends]
+            if len(ends) != 2 or len(numbers) > 2 or ends[0] >= ends[1]:
                 raise ConfigurationError(
-                    f"{path} line {number} is GATEWAY OFFSET or GATEWAY FIRST END, not "
-                    f"{line.strip()!r}"
+                    f"{path} line {number} is GATEWAY OFFSET or GATEWAY FIRST END (above FIRST), "
+                    f"not {line.strip()!r}"
                 )
-            lo = int(numbers[0])
-            hi = int(numbers[-1]) if len(numbers) == 2 else lo + 1
-            if lo < hi:
-                found.setdefault(gateway, []).append((lo, hi))
+            found.setdefault(gateway, []).append((ends[0], ends[1]))
     return found
 
 
