@@ -362,6 +362,27 @@ class Keeps(TestCase):
         self.assertEqual([queue.waiting for queue in again.store.queues()], [1])
 
 
+def test_what_is_due_is_done_though_nothing_else_happens() -> None:
+    clock, reader, bills = Clock(), Reader(), QueueName(SPACE, "bills")
+    limits = Limits.of(LIMITS).replace({"queue-idle": 10, "queue-age": 3})
+    broker = broker_of(None, clock, limits, [SPACE])
+    broker.open()
+    broker.machine.subscribe(reader, ORDERS, broker.now())
+    broker.machine.unsubscribe(reader, ORDERS, broker.now())
+    clock.advance(1)
+    broker.publish([(bills, head("tests", bills), b"1")])
+    clock.advance(1)
+    assert {queue.name.name: queue.waiting for queue in broker.store.queues()}["bills"] == 1
+    clock.advance(4)
+    assert {queue.name.name: queue.waiting for queue in broker.store.queues()}["bills.dead"] == 1
+    assert ORDERS.name in broker.names(SPACE)
+    clock.advance(5)
+    assert ORDERS.name not in broker.names(SPACE)
+    broker.join()
+    broker.left()
+    assert clock.getDelayedCalls() == []
+
+
 LIMIT = 100
 
 
