@@ -36,6 +36,7 @@ from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.send import deliver
 from twisted_msgproto.core.errors import ConfigurationError, Refused, TimedOut
 from twisted_msgproto.mtl import CurveClient, CurveServer, MtlServerFactory, command, credentials
+from twisted_msgproto.net import PasswordFile
 from twisted_msgproto.net.authentication import portal_over, sasl
 from twisted_msgproto.net.clients.command_types import SendOptions
 
@@ -89,15 +90,25 @@ class Authentication(MtlCase):
 
     @run
     async def test_unknown_users_cannot_be_told_from_wrong_passwords(self) -> None:
-        """MT-08: the same steps, the same salt each time, the same answer."""
-        factory = self.authenticating()
-        for make in (sasl.ScramClient, sasl.PlainClient):
+        """MT-08: the same steps with as long a salt, the same answer."""
+        file = self.mktemp()
+        words = [sys.executable, "-m", "twisted_msgproto", "passwd", file, "me"]
+        subprocess.run(words, input=b"secret\n", capture_output=True, check=True)
+        of_file = self.server(portal=portal_over([PasswordFile(file)]))
+        for factory, make in (
+            (self.authenticating(), sasl.ScramClient),
+            (self.authenticating(), sasl.PlainClient),
+            (of_file, sasl.ScramClient),
+        ):
             seen = []
             for user, password in (("me", "wrong"), ("nobody", "secret")):
                 inner = make(user, password)
                 cycle = Cycle(inner.mechanism, inner.respond)
                 told = await self.refused(factory, cycle)
-                steps = [None if one is None else one.count(b",") for one in cycle.heard]
+                steps = [
+                    one and [(len(part), part.count(b"=")) for part in one.split(b",")]
+                    for one in cycle.heard
+                ]
                 seen.append((told, steps))
             self.assertEqual(seen[0], seen[1])
 
