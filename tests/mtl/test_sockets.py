@@ -16,7 +16,13 @@ from twisted.internet.threads import deferToThread
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, Recorded, later, reactor, run, until
 from tests.mtl.plain import Flow, Plain, dealer_from, let_in
 from twisted_msgproto import Message
-from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused, TimedOut
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    LimitExceeded,
+    Refused,
+    TimedOut,
+)
 from twisted_msgproto.mtl import (
     MtlClient,
     MtlClientFactory,
@@ -355,6 +361,24 @@ class BackPressure(MtlCase):
         sent = await deferToThread(fill)
         self.assertTrue(2 <= sent <= 24, sent)  # with what each kernel holds, and a turn
         self.assertEqual(len(sink.bodies), sent)
+
+    @run
+    async def test_a_writer_without_confirm_holds_no_more_than_it_may__MT_27__MT_29(self) -> None:
+        """Libzmq held a thousand contents for it, whatever they weighed, before any limit."""
+        sink = HeldSink(at_once=False)
+        limits: dict[str, object] = {"content-bytes": MIB + 1024, "peer-bytes": 8 * MIB}
+        limits |= {"heartbeat": 100, "liveness": 1000}
+        factory = self.server(sink, limits=limits | {"unsafe-bytes": 2 * MIB})
+        client = await self.ready(factory, "ingest", limits=limits | {"unsent-bytes": 4 * MIB})
+        writer, sent = await client.writer(["a"], "none"), 0
+        with contextlib.suppress(LimitExceeded):
+            while sent < 64:
+                await writer.send("a", bytes(MIB))
+                sent += 1
+                await later(0.01)
+        self.assertLess(sent, 48)  # with what the server and each kernel hold
+        sink.release_all()
+        await until(lambda: len(sink.bodies) == sent)
 
     @run
     async def test_a_turn_reads_no_more_than_some_bytes(self) -> None:

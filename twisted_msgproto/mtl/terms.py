@@ -71,7 +71,8 @@ CLIENT_LIMITS: Final = (
         "peer-bytes",
         256 << 20,
         "bytes",
-        "libzmq holds of what the server sends, at content-bytes a message; one at least",
+        "libzmq holds for one flow, each way, at content-bytes a message; one at least; with"
+        " confirm full no more than the window goes out",
         1,
     ),
     Limit(

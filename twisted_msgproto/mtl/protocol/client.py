@@ -7,6 +7,7 @@ what a writer has in flight is sent again then, so contents arrive at least once
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
@@ -79,17 +80,16 @@ class ControlLink(ClientLink):
         self._requests: Tickets[Reply] = Tickets()
         self._renewals: dict[FlowLink, Any] = {}
         self._trouble = ""  # of the control socket that was dropped last
+        self._held = messages_within(
+            self.limits.integer("peer-bytes"), self.limits.integer("content-bytes"), PEER_MESSAGES
+        )
         self._bounds = Bounds(
             self.limits.integer("content-bytes"),
             # Flows bound what they send by themselves: nothing is thrown away here.
             unread_messages=1 << 40,
             unread_bytes=1 << 60,
             unread_seconds=1e9,
-            received_messages=messages_within(
-                self.limits.integer("peer-bytes"),
-                self.limits.integer("content-bytes"),
-                PEER_MESSAGES,
-            ),
+            received_messages=self._held,
         )
         self._sockets = self.factory.makeSockets(self.clock)
 
@@ -109,20 +109,26 @@ class ControlLink(ClientLink):
     def makeMachine(self) -> Client:
         return Client(self.limits, self.factory.counters.settled)
 
-    def _socket(self, received: Callable[[list[list[bytes]]], None], address: str) -> Any:
+    def _socket(
+        self, received: Callable[[list[list[bytes]]], None], address: str, bounds: Bounds
+    ) -> Any:
         """Return a socket; none if the system has no more: who waits for an answer tries again."""
         try:
-            socket = self._sockets.dealer(received, self._bounds, self.factory.curve)
+            socket = self._sockets.dealer(received, bounds, self.factory.curve)
         except OSError as error:
             return NoSocket(f"no socket can be made: {error.strerror}")
         socket.connect(address)
         return socket
 
-    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
-        return self._socket(received, with_port(self.endpoint, port))
+    def dataSocket(
+        self, received: Callable[[list[list[bytes]]], None], port: int, confirms: bool
+    ) -> Any:
+        """Return a flow's socket; what is not ``confirms`` has no window that bounds it."""
+        bounds = self._bounds if confirms else replace(self._bounds, peer_messages=self._held)
+        return self._socket(received, with_port(self.endpoint, port), bounds)
 
     def _controlSocket(self) -> Any:
-        socket = self._socket(self.received, self.endpoint)
+        socket = self._socket(self.received, self.endpoint, self._bounds)
         socket.refused = self._turnedAway
         return socket
 

@@ -111,7 +111,9 @@ class Owner(Protocol):
     @property
     def factory(self) -> SessionFactory: ...
 
-    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any: ...
+    def dataSocket(
+        self, received: Callable[[list[list[bytes]]], None], port: int, confirms: bool
+    ) -> Any: ...
 
     def renewFlow(self, flow: FlowLink) -> None: ...
 
@@ -211,7 +213,7 @@ class FlowLink(Link):
         self._port = lease.port
         if self._opening is not None:
             self.new = lease.new
-        socket = self._client.dataSocket(self.received, lease.port)
+        socket = self._client.dataSocket(self.received, lease.port, self._confirm)
         socket.ended = self._connectionEnded
         self.wire.use(socket)
         self.machine.renew(lease.token, self._now(), lease.content_bytes)
