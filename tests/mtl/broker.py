@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -217,3 +217,23 @@ def write(broker: Broker, *numbers: int, resource: str = "a", safe: bool = True)
         broker.safe(broker.events[-1])
     broker.got(writer)
     return writer
+
+
+def settled(got: Sequence[DataCommand], sent: Iterable[int]) -> dict[int, type]:
+    """Sequence → what has settled it first."""
+    found: dict[int, type] = {}
+    for command in got:
+        if isinstance(command, Confirm | Reject):
+            for number in sent:
+                if number == command.sequence or (command.multiple and number < command.sequence):
+                    found.setdefault(number, type(command))
+    return found
+
+
+def store(broker: Broker) -> set[bytes]:
+    """The sink has all that it was given."""
+    told = [event for event in broker.events if isinstance(event, machine.ContentReceived)]
+    for event in told:
+        broker.safe(event)
+    broker.events.clear()
+    return {body for event in told for body in event.bodies}

@@ -64,7 +64,7 @@ def test_a_broker_counts_and_shows_what_was_done__MT_13__MT_14__MT_18__MT_19__MT
         **{"requests": 6, "replies:201": 2, "replies:200": 2, "replies:202": 2},
         **{"sessions_total": 2, "flows_total": 2, "responses:200": 3, "responses:403": 1},
         **{"contents": 4, "bytes": 76, "contents_refused": 2, "confirms": 3},
-        **{"dropped": 1, "dropped:frames": 1, "slices_not_safe": 1, "flows_broken": 1},
+        **{"dropped": 1, "dropped:frames": 1, "flows_broken": 1},
         **{"flows_silent": 1, "confirmed": 1, "rejected": 1, "recycled": 2},
         **{"broker_queues": 1, "broker_published": 3, "broker_delivered": 4, "broker_waiting": 1},
         **{"broker_acknowledged": 1, "broker_rejected": 1, "broker_returned": 2},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,6 +28,8 @@ from tests.mtl.broker import (
     Summon,
     bodies,
     contents,
+    settled,
+    store,
     write,
 )
 from twisted_msgproto.core.errors import Refused
@@ -361,26 +363,6 @@ class Side:
     def say(self, command: DataCommand) -> list[list[bytes]]:
         """The same of every reader."""
         return [[reader, *data.encode(command)] for reader in self.readers]
-
-
-def settled(got: Sequence[DataCommand], sent: dict[int, bytes]) -> dict[int, type]:
-    """Sequence → what has settled it first."""
-    found: dict[int, type] = {}
-    for command in got:
-        if isinstance(command, Confirm | Reject):
-            for number in sent:
-                if number == command.sequence or (command.multiple and number < command.sequence):
-                    found.setdefault(number, type(command))
-    return found
-
-
-def store(broker: Broker) -> set[bytes]:
-    """The sink has all that it was given."""
-    told = [event for event in broker.events if isinstance(event, machine.ContentReceived)]
-    for event in told:
-        broker.safe(event)
-    broker.events.clear()
-    return {body for event in told for body in event.bodies}
 
 
 def take_all(broker: Broker, side: Side) -> set[bytes]:

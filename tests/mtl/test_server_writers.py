@@ -26,6 +26,8 @@ from tests.mtl.broker import (
     Summon,
     bodies,
     contents,
+    settled,
+    store,
 )
 from twisted_msgproto.mtl import IngestProfile, machine
 from twisted_msgproto.mtl.machine import ClientFlow
@@ -203,21 +205,6 @@ def with_sequence(sequence: int) -> dict[str, list[bytes]]:
     }
 
 
-def settled_first(broker: Broker, writer: bytes, sent: list[int]) -> dict[int, bool]:
-    """Sequence → whether the first command which covers it is a Confirm."""
-    found: dict[int, bool] = {}
-    for command in broker.got(writer):
-        if isinstance(command, Confirm | Reject):
-            covered = [
-                number
-                for number in sent
-                if number == command.sequence or (command.multiple and number < command.sequence)
-            ]
-            for number in covered:
-                found.setdefault(number, isinstance(command, Confirm))
-    return found
-
-
 def test_an_unconfirmed_flow_drops_what_it_cannot_read__MT_13() -> None:
     broker = Broker()
     writer = broker.flow("Writer", profile="ingest", confirm="none")
@@ -226,12 +213,6 @@ def test_an_unconfirmed_flow_drops_what_it_cannot_read__MT_13() -> None:
     assert [
         event.bodies for event in broker.events if isinstance(event, machine.ContentReceived)
     ] == [[b"2"]]
-
-
-def store(broker: Broker) -> None:
-    for event in list(broker.events):
-        if isinstance(event, machine.ContentReceived):
-            broker.safe(event)
 
 
 class Failing(IngestProfile):
@@ -253,8 +234,8 @@ def test_what_a_profile_loses_is_rejected_first(together: bool) -> None:
     for read in [sent] if together else [[one] for one in sent]:
         broker.command(writer, *read)
     store(broker)
-    found = settled_first(broker, writer, list(range(2, 8)))
-    assert found == {2: True, 3: False, 4: True, 5: False, 6: False, 7: True}
+    found = settled(broker.got(writer), range(2, 8))
+    assert found == {2: Confirm, 3: Reject, 4: Confirm, 5: Reject, 6: Reject, 7: Confirm}
     assert broker.server.counters["contents_lost_by_profile"] == 3
     (error,) = broker.server.profile_errors
     assert isinstance(error, RuntimeError)
@@ -303,15 +284,15 @@ def test_what_is_settled_by_a_confirm_first_is_stored(
         if good:
             stored.update(event.sequences)
         broker.safe(event, good)
-    confirmed = settled_first(broker, writer, list(range(41)))
+    first = settled(broker.got(writer), range(41))
     whole = list(itertools.takewhile(has_sequence, messages))
     sent = {int.from_bytes(m[0][1:9], "big") for m in whole if m and m[0][:1] == b"\5"}
-    assert {number for number in sent if confirmed.get(number)} <= stored
+    assert {number for number in sent if first.get(number) is Confirm} <= stored
     assert {number for event in told for number in event.sequences} <= sent
     if len(whole) < len(messages):
         assert broker.server.snapshot()["writers"] == 0
     else:
-        assert sent & set(range(41)) <= set(confirmed)
+        assert sent & set(range(41)) <= set(first)
 
 
 @pytest.mark.parametrize(("reads", "confirm"), [*itertools.product([True, False], repeat=2)])

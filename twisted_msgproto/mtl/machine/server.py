@@ -266,7 +266,6 @@ class Server(Sessions):
     def _end_failed(self, flow: Flow, error: BaseException) -> None:
         self._profile_failed(error)
         if self._stands(flow):
-            self.counters["flows_failed"] += 1
             self._end_flow(flow)
 
     # ── writers ───────────────────────────────────────────────────────────────────────────────────
@@ -408,7 +407,6 @@ class Server(Sessions):
         what follows would leave a gap.
         """
         self._now = now
-        self.counters["slices_not_safe"] += 1
         flow, end = position
         flow.state = FLOW[flow.state][ContentLost]
         flow.lost_at = end if flow.lost_at is None else min(end, flow.lost_at)

@@ -594,7 +594,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def _end_unused(self, grant: LeaseGrant) -> None:
         del self._leases[grant.token], grant.session.grants[grant.token]
         grant.session.kept.remove(grant.nbytes)
-        self.counters["leases_unused"] += 1
 
     def _heard(self, flow: Flow) -> float:
         return max(flow.heard_at, self._resumed_at)

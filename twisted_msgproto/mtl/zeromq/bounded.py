@@ -388,15 +388,15 @@ class Routing:
         bounds: Bounds,
         *,
         connections: Connections,
-        leaving: Callable[[bytes], None] = lambda peer: None,
-        left: Callable[[list[bytes]], None] = lambda peers: None,
-        endless: Callable[[str, int], None] = lambda host, nbytes: None,
+        leaving: Callable[[bytes], None],
+        left: Callable[[list[bytes]], None],
+        endless: Callable[[str, int], None],
         every: EveryUnfinished,
-        evicted: Callable[[str, int], None] = lambda host, nbytes: None,
-        trusted: Callable[[bytes], bool] = lambda name: False,
-        shared: SharedState | None = None,
-        unread: Callable[[str, int], None] = lambda host, nbytes: None,
-        curve: bool = False,
+        evicted: Callable[[str, int], None],
+        trusted: Callable[[bytes], bool],
+        shared: SharedState,
+        unread: Callable[[str, int], None],
+        curve: bool,
         **options: Any,
     ) -> None:
         """As :class:`Bounded`, and how connections end.
@@ -425,9 +425,7 @@ class Routing:
         self._frame_bytes = FRAME_BYTES + (CURVE_BYTES if curve else 0)  # beside its own
         self._unread: dict[bytes, SendBacklog] = {}  # by name, of connections that stand
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
-        self._sendBacklogs = SendBacklogs(
-            factory.reactor, shared or SharedState(), self._backlogs, self._cutOff
-        )
+        self._sendBacklogs = SendBacklogs(factory.reactor, shared, self._backlogs, self._cutOff)
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
         socket, names, flags, nbytes = self.socket, self._names, zmq.NOBLOCK, 0
