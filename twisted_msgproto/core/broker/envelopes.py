@@ -85,20 +85,18 @@ def no_fields(envelope: Opened) -> Fields:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as the column ``fields`` has it: text as it is, else JSON text.
-
-    Bytes become base64 and times ISO 8601.
-    """
+    """Return a value as text: bytes as base64, a time as ISO 8601, what is no text as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes | datetime):
-        return _in_json(value)
-    return str(value) if isinstance(value, Decimal) else json.dumps(value, default=_in_json)
+        return str(in_json(value))
+    return str(value) if isinstance(value, Decimal) else json.dumps(value, default=in_json)
 
 
-def _in_json(value: Any) -> str:
+def in_json(value: Any) -> str | float:
+    """Return what stands in JSON for bytes, base64, for a time, ISO 8601, or for a Decimal."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
-    return str(value)
+    return float(value)

@@ -14,7 +14,6 @@ without control characters), a boolean is a byte of 0 or 1.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import struct
@@ -23,6 +22,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
+
+from ...core.broker.envelopes import in_json
 
 # ── Field tables (``MT-23``) ──────────────────────────────────────────────────────────────────────
 
@@ -255,15 +256,7 @@ def as_text(value: FieldValue) -> str:
 
     Bytes become base64 and times ISO 8601, both as JSON strings.
     """
-    return value if isinstance(value, str) else json.dumps(value, default=_json_value)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return float(value)
+    return value if isinstance(value, str) else json.dumps(value, default=in_json)
 
 
 def as_texts(table: bytes) -> dict[str, str]:
