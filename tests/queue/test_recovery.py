@@ -100,9 +100,6 @@ def goes_on(disk: SimulatedDisk, log: SegmentLog, *lost: tuple[int, int]) -> Non
     again.close()
 
 
-# -- nothing is wrong -------------------------------------------------------------------------
-
-
 # -- behind the published end -----------------------------------------------------------------
 
 

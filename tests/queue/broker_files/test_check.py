@@ -83,9 +83,6 @@ def test_a_queue_without_a_broker_says_nothing_of_one(world: World) -> None:
     assert not any("broker" in line for line in verified(world).notes)
 
 
-QUEUE_ID = "5" * 32
-
-
 def test_marks_are_a_set_of_offsets_whatever_segments_they_lie_in() -> None:
     """Segments begin anywhere, and what is marked ends anywhere."""
     source = random.Random(5)
@@ -146,9 +143,3 @@ def test_what_is_said_of_moved_messages_is_a_dictionary() -> None:
             map(known.get, range(400))
         )
         assert moved.last == max(known, default=-1)
-
-
-# -- the file -------------------------------------------------------------------------------------
-
-
-# -- what waits -----------------------------------------------------------------------------------
