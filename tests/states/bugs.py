@@ -17,7 +17,7 @@ from twisted_msgproto.queue import recovery
 from twisted_msgproto.sabc.machine.sides import Side
 from twisted_msgproto.spark.loop import Loop
 from twisted_msgproto.table.delta_table import Table
-from twisted_msgproto.umq.machine.peer import Peer
+from twisted_msgproto.umq.machine.sides import Peer
 
 Bug = Callable[[], AbstractContextManager[object]]
 
