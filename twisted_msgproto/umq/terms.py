@@ -378,7 +378,5 @@ class Counters:
     errors: int = 0
     unknown_answers: int = 0
     updates: int = 0
-    late_updates: int = 0
-    unknown_topics: int = 0
     attachments: int = 0
     attachments_failed: int = 0

@@ -313,9 +313,7 @@ class Peer(Callee):
     def _unknown_update(self, topic: int, id: str) -> None:
         """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14)."""
         if topic in self._closing:
-            self.counters.late_updates += 1
             return
-        self.counters.unknown_topics += 1
         self._out.append(encode(Unsubscribe, id))
         if len(self._closing) < UNKNOWN_TOPICS:
             self._close_topic_here(topic)
@@ -326,8 +324,8 @@ class Peer(Callee):
             message = TopicClosed(topic)
             if not self._behind(message, ("topic", topic), events):
                 self._emit(message, events)
-        elif self._closing.pop(topic, None) is None:
-            self.counters.unknown_topics += 1
+        else:
+            self._closing.pop(topic, None)
 
     def _topic_event(self, message: TopicUpdated | TopicClosed, events: list[Event]) -> bool:
         topic = message.topic
@@ -388,7 +386,6 @@ class Peer(Callee):
     def _on_unsubscribe(self, frame: Frame, events: list[Event]) -> None:
         topic = frame.number
         if self._published.pop(topic, None) is None:
-            self.counters.unknown_topics += 1
             return
         self.memory.remove(TOPIC_WEIGHT_BYTES)
         self._out.append(encode(TopicClose, frame.id))
