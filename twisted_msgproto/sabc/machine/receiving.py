@@ -57,9 +57,9 @@ from ..wire import (
     Error,
     Frame,
     Message,
+    wide,
 )
 from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
-from ..wire.lines import wide
 from .sending import S, Speaker
 
 
@@ -636,9 +636,7 @@ class Listener(Speaker[S]):
         Going on would leave a gap in what is stored of this session.
         """
         event = self._answered_by_sink(position)
-        if event.kind == SEND_ONLY:
-            self.settle(len(event.ids))
-        else:
+        if event.kind == REQUEST:
             for id in event.ids:
                 if not self.closed and id in self._unanswered:
                     self.fail(id, UNAVAILABLE, "not stored")

@@ -29,15 +29,18 @@ from . import (
     CRLF,
     END,
     IN_BODIES,
+    LENIENT,
     MSG_MORE,
     SESSION_ID,
+    STRICT,
     YES,
     Bounds,
     Connect,
     Frame,
     Message,
+    quick_head,
+    read_header,
 )
-from .lines import LENIENT, STRICT, quick_head, read_header
 
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _CR, _LF = 13, 10
