@@ -97,6 +97,11 @@ class Served(TestCase):
         """FAULTS: one header block, before authentication; afterwards twice the message limit."""
         await self.listen()
 
+        lines = ["CONNECT", "client-id::me", *[f"h{n}::" + "x" * 1018 for n in range(7)], "i::"]
+        largest = "\r\n".join(lines) + "x" * 1004 + "\r\n\r\n\0"
+        self.assertEqual(len(largest), len("CONNECT\r\n") + 8192 + len("\r\n\0"))
+        heard = await self.foreign(largest, "DISCONNECT")
+        self.assertIn("CONNECTED", heard[0][0])
         for size, answered, code in ((9000, 0, 1009), (2000, 1, 1002)):
             heard = await self.foreign("CONNECT\r\n" + "x" * size)
             self.assertEqual((len(heard[0]), heard[1]), (answered, code))
