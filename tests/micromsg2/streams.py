@@ -250,6 +250,19 @@ def client_with(extensions: str = "", **changes: object) -> Client:
     return pair(proposal(extensions), None, limits(**changes), limits())[0]
 
 
+def send(
+    session: Session,
+    destination: str,
+    payload: bytes,
+    *,
+    properties: Mapping[str, Any] = {},
+    notes: Mapping[str, str] = {},
+) -> None:
+    address = session.address(destination, properties)
+    session.check((len(payload),), notes)
+    session.send_run(address, (payload,), notes)
+
+
 def receive(session: Session, nbytes: bytes, now: float = 0.0) -> list[Any]:
     return session.receive(nbytes, now)
 

@@ -36,6 +36,7 @@ from tests.micromsg2.streams import (
     pump,
     receive,
     safe,
+    send,
     server_with,
     written,
 )
@@ -334,7 +335,7 @@ def test_commands_extensions_and_errors_may_stand_between_parts() -> None:
     octets = message(1, b"a", continued=True) + between + message(1, b"b")
     for chunks in splits(octets, 12):
         fresh = server_with("pub-sub;" + BATCH + "5")
-        fresh.send("a", b"")
+        send(fresh, "a", b"")
         found = flatten(event for chunk in chunks for event in receive(fresh, chunk))
         names = [event[0] for event in found]
         assert names == ["CommandReceived", "MessagesAcknowledged", "ErrorReceived", 1]

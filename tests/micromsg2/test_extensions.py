@@ -25,6 +25,7 @@ from tests.micromsg2.streams import (
     receive,
     safe,
     said,
+    send,
     server_with,
     written,
 )
@@ -97,8 +98,8 @@ def test_a_vendors_extension_has_frames_fields_and_commands() -> None:
     """MM-10, MM-15, MM-16"""
     client, server = traced()
     assert [side.extensions[0].properties for side in (client, server)] == [{"level": "3"}] * 2
-    client.send("a", b"1", notes={"x-trace": "me"})
-    client.send("a", b"2")
+    send(client, "a", b"1", notes={"x-trace": "me"})
+    send(client, "a", b"2")
     client.send_extension("x-trace", b"app:hello")
     client.send_command("x-mark", {"a": "b"})
     client.send_command("x-mark", {})
@@ -244,7 +245,7 @@ def test_an_empty_type_ends_the_one_before() -> None:
     """HO-29: a broker says so of a message which another sender left untyped"""
     client, server = pair(proposal("dotnet;" + BATCH + "9"))
     for note in ("", "A", "", "", "B"):
-        client.send("a", b"", notes={"dotnet": note})
+        send(client, "a", b"", notes={"dotnet": note})
     _, events = pump(client, server)
     assert fields_of(events) == [
         {},
@@ -279,12 +280,12 @@ def test_a_vendors_annotation_is_not_forged_by_a_property__RD_45() -> None:
 def test_a_type_is_sent_only_with_its_message() -> None:
     """MM-29: a message which the window refuses says nothing about types"""
     client = client_with("dotnet;" + BATCH + "1")
-    client.send("a", b"", notes={"dotnet": "A"})
+    send(client, "a", b"", notes={"dotnet": "A"})
     with pytest.raises(ValueError, match="full"):
-        client.send("a", b"", notes={"dotnet": "B"})
+        send(client, "a", b"", notes={"dotnet": "B"})
     client.outputs()
     receive(client, ack(1, index=2))
-    client.send("a", b"", notes={"dotnet": "B"})
+    send(client, "a", b"", notes={"dotnet": "B"})
     assert isinstance(written(client)[0], ExtensionFrame)
 
 
@@ -292,4 +293,4 @@ def test_a_type_has_at_most_512_bytes() -> None:
     """MM-29: test_acks.py has those which break the protocol"""
     assert receive(server_with("dotnet"), encode_extension(1, b"a" * 512)) == []
     with pytest.raises(BadText):
-        client_with("dotnet").send("a", b"", notes={"dotnet": "a" * 513})
+        send(client_with("dotnet"), "a", b"", notes={"dotnet": "a" * 513})

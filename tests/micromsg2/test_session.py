@@ -25,6 +25,7 @@ from tests.micromsg2.streams import (
     receive,
     safe,
     said,
+    send,
     server_with,
 )
 from twisted_msgproto.core.errors import LimitExceeded
@@ -97,7 +98,7 @@ def test_without_idle_close_the_rest_of_a_payload_is_waited_for__MM_32() -> None
 def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
     """MM-32"""
     patient = client_with(BATCH + "2")
-    patient.send("a", b"")
+    send(patient, "a", b"")
     assert due(patient, 0.0)[1] is None
     client = client_with(BATCH + "2", ack_wait=5)
     assert due(client, 0.0)[1] is None
@@ -208,8 +209,8 @@ def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33
         (lambda: read(encode_command("nonsense", {}), 23.0), "unknown_commands=1", 27),
         (lambda: read(encode_command("subscribe", {"destination": "a"}), 23.0), "", 0),
         (lambda: read(encode_error("x: y"), 24.0), "errors=1", 0),
-        (lambda: session.send("a", b"1"), "sent=1 in_flight=1 room=2", 9),
-        (lambda: session.send("a", b"2"), "sent=2 in_flight=2 room=1", 9),
+        (lambda: send(session, "a", b"1"), "sent=1 in_flight=1 room=2", 9),
+        (lambda: send(session, "a", b"2"), "sent=2 in_flight=2 room=1", 9),
         (lambda: read(ack(1, 3), 25.0), "acknowledged=1 in_flight=1 room=2", 0),
     ]
     for number, (step, expected, nbytes) in enumerate(steps):

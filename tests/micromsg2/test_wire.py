@@ -24,6 +24,7 @@ from tests.micromsg2.streams import (
     handshake,
     limits,
     message,
+    send,
     server_with,
 )
 from twisted_msgproto.core.errors import Fault
@@ -104,7 +105,7 @@ def test_any_other_byte_where_a_handshake_is_expected_is_a_major_version() -> No
 def test_a_message_is_written_as_the_table_says() -> None:
     """MM-01, MM-11, MM-12, MM-16, MM-17"""
     client = client_with("json;pub-sub")
-    client.send("commands", b"hello", properties={"a": 1})
+    send(client, "commands", b"hello", properties={"a": 1})
     client.send_command("subscribe", {"destination": "topic/a"})
     client.send_error("oops", "no")
     assert client.outputs() == (
@@ -116,7 +117,7 @@ def test_a_message_is_written_as_the_table_says() -> None:
 def test_a_payload_above_255_bytes_has_a_large_length(size: int) -> None:
     """MM-11, MM-12: LARGE_PAYLOAD"""
     client = client_with()
-    client.send("commands", b"y" * size)
+    send(client, "commands", b"y" * size)
     assert client.outputs() == message(1, b"y" * size)
     assert rows(message(1, b"y" * size)) == [(1, "commands", b"", b"y" * size)]
 
@@ -171,7 +172,7 @@ def test_a_payload_above_one_mebibyte_is_split(octets: int, parts: int) -> None:
     """MM-14, MM-31: all but the last are CONTINUED, all carry the same number"""
     payload = random.Random(1).randbytes(octets)
     client = client_with()
-    client.send("d", payload)
+    send(client, "d", payload)
     stream = client.outputs()
     *first, _ = decode(stream)
     assert [type(frame) for frame in first] == [Part] * parts
@@ -254,7 +255,7 @@ def read_properties(nbytes: bytes) -> Any:
 def write_properties(properties: Mapping[str, Any]) -> bytes:
     """What a client writes."""
     client = client_with()
-    client.send("a", b"", properties=properties)
+    send(client, "a", b"", properties=properties)
     ((_, _, octets, _),) = decode(client.outputs())
     assert isinstance(octets, bytes)
     return octets

@@ -35,7 +35,7 @@ from ..wire.frames import (
     encode_unnumbered,
     following,
 )
-from ..wire.texts import NO_PROPERTIES, Writable, write_properties
+from ..wire.texts import Writable, write_properties
 from .extensions import Extension
 
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -112,23 +112,6 @@ class Sending(Connection[bytes, bytes, Event]):
         return next((found for found in self.extensions if found.name == name), None)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
-
-    def send(
-        self,
-        destination: str,
-        payload: bytes,
-        properties: Mapping[str, Writable] = NO_PROPERTIES,
-        notes: Mapping[str, str] = _NOTHING,
-    ) -> int:
-        """Send one message and return its number (``MM-12``).
-
-        ``notes`` are for annotating extensions, by name: ``{"dotnet": "Name.Of.Type"}``.  Raises
-        IllegalTransition outside a session, ValueError while the window is full, LimitExceeded for
-        what is above our own limits, BadText for a destination or properties that cannot be.
-        """
-        address = self.address(destination, properties)
-        self.check((len(payload),), notes)
-        return self.send_run(address, (payload,), notes)[0]
 
     def address(self, destination: str, properties: Mapping[str, Writable]) -> bytes:
         """Return the address for :meth:`send_run`; BadText for what cannot be one."""
