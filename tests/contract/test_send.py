@@ -198,6 +198,14 @@ class SendTo:
         self.assertIn("not wanted", line)
         self.assertEqual(sent.acknowledged, sent.progress.messages_sent - 1)
 
+    @only("umq")
+    def test_one_which_says_that_it_stored_nothing(self: Any) -> None:
+        """UM-17: it passed for a queue."""
+        world = self.world(hooks={"message": lambda session, message: '{"stored":false}'})
+        sent = Sent(self, world, destination="orders").settle()
+        self.assertEqual((sent.line, sent.acknowledged), (None, 6))
+        self.assertEqual(sent.progress.notes, ["the server has no queue: it stored nothing"])
+
     @only(*LOG_IN)
     def test_one_which_wants_a_log_in(self: Any) -> None:
         world = self.world(SafeSink(), portal=self.case.portal([Checker()]))

@@ -72,16 +72,24 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
 
     With a destination the call is ``["DESTINATION", MESSAGE]``.  A message that is not UTF-8 is the
     call's attachment, and the text in its place is empty (``UM-03``).  The first call that fails
-    ends it.
+    ends it.  That a server says to have stored nothing (``UM-17``) is noted.
     """
     session = await _connected(reactor, options)
+    noted = False
 
     def ask(body: bytes) -> Deferred[Reply]:
         text, attachments = _payload(body, options.replace_invalid)
         if options.destination is not None:
             text = dump([options.destination, text])
         # How long is too long, the caller of ``send`` knows.
-        return session.call(text, attachments, timeout=inf)
+        return session.call(text, attachments, timeout=inf).addCallback(answered)
+
+    def answered(reply: Reply) -> Reply:
+        nonlocal noted
+        if not noted and Stored.read(reply.payload) == Stored(False):
+            noted = True
+            progress.note("the server has no queue: it stored nothing")
+        return reply
 
     progress.follow(session.link.takenAt)
     try:
