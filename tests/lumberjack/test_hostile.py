@@ -36,51 +36,56 @@ def nested(depth, inner):
 
 
 EVENT = encode_json([1], [b'{"kept":"but not acknowledged"}'])
-ZEROS = deflated(encode_json([1], [bytes(MEBI)]), 400)
-"""The bomb of the lessons: about 398 KB for 400 MB, here of whole frames."""
-
-WINDOWS = deflated(encode_window(5) * 100_000, 700)
-"""The same of windows: 420 MB of W."""
-
 TLS_HELLO = bytes.fromhex("16030100a5010000a10303") + bytes(160)
 
-STREAMS = {
-    # LJ-16, LJ-05
-    "TLS": (TLS_HELLO, "version", 0),
-    "an ack from a writer": (encode_ack(1), "wrong-role", 0),
-    # LJ-17: ten bytes or a few more, which claim gigabytes
-    "a document of 2 GB": (frame(b"J", 1, 1 << 31), "json-limit", 0),
-    "pairs without end": (frame(b"D", 1, (1 << 32) - 1), "pairs-limit", 0),
-    "a value of 2 GB": (frame(b"D", 1, 1, 1) + b"k" + struct.pack(">I", 1 << 31), "value-limit", 0),
-    "a compressed frame of 2 GB": (frame(b"C", 1 << 31), "compressed-limit", 0),
-    "many large values": (
-        frame(b"D", 1, 1024)
-        + (struct.pack(">I", 1) + b"k" + struct.pack(">I", MEBI) + bytes(MEBI)) * 70,
-        "data-limit",
-        64 * MEBI,
-    ),
-    # LJ-08
-    "no zlib": (compressed(b"\xff" * 1000), "zlib", 0),
-    "a partial frame in the third": (nested(3, EVENT[:-1]), "partial-frame", 0),
-    "compressed 200 deep": (nested(200, EVENT), "compressed-depth", 0),
-    "a bomb of documents": (compressed(ZEROS), "inflated-limit", SLICES_MAX),
-    "a bomb of windows": (
-        compressed(WINDOWS),
-        "compressed-windows-limit",
-        SLICES_MAX,
-    ),
-    "a bomb in a bomb in a bomb": (
-        nested(2, compressed(ZEROS)),
-        "inflated-limit",
-        SLICES_MAX,
-    ),
-    "many bombs in one": (
-        compressed(deflated(compressed(ZEROS), 30)),
-        "inflated-limit",
-        SLICES_MAX,
-    ),
-}
-"""Name → what is sent, the reason which is counted, the limits it may reach (in bytes)."""
+
+def hostile_streams():
+    """Name → what is sent, the reason which is counted, the limits it may reach (in bytes)."""
+    # The bomb of the lessons: about 398 KB for 400 MB, here of whole frames.
+    zeros = deflated(encode_json([1], [bytes(MEBI)]), 400)
+    assert 350_000 < len(zeros) < 450_000
+    # The same of windows: 420 MB of W.
+    windows = deflated(encode_window(5) * 100_000, 700)
+    return {
+        # LJ-16, LJ-05
+        "TLS": (TLS_HELLO, "version", 0),
+        "an ack from a writer": (encode_ack(1), "wrong-role", 0),
+        # LJ-17: ten bytes or a few more, which claim gigabytes
+        "a document of 2 GB": (frame(b"J", 1, 1 << 31), "json-limit", 0),
+        "pairs without end": (frame(b"D", 1, (1 << 32) - 1), "pairs-limit", 0),
+        "a value of 2 GB": (
+            frame(b"D", 1, 1, 1) + b"k" + struct.pack(">I", 1 << 31),
+            "value-limit",
+            0,
+        ),
+        "a compressed frame of 2 GB": (frame(b"C", 1 << 31), "compressed-limit", 0),
+        "many large values": (
+            frame(b"D", 1, 1024)
+            + (struct.pack(">I", 1) + b"k" + struct.pack(">I", MEBI) + bytes(MEBI)) * 70,
+            "data-limit",
+            64 * MEBI,
+        ),
+        # LJ-08
+        "no zlib": (compressed(b"\xff" * 1000), "zlib", 0),
+        "a partial frame in the third": (nested(3, EVENT[:-1]), "partial-frame", 0),
+        "compressed 200 deep": (nested(200, EVENT), "compressed-depth", 0),
+        "a bomb of documents": (compressed(zeros), "inflated-limit", SLICES_MAX),
+        "a bomb of windows": (
+            compressed(windows),
+            "compressed-windows-limit",
+            SLICES_MAX,
+        ),
+        "a bomb in a bomb in a bomb": (
+            nested(2, compressed(zeros)),
+            "inflated-limit",
+            SLICES_MAX,
+        ),
+        "many bombs in one": (
+            compressed(deflated(compressed(zeros), 30)),
+            "inflated-limit",
+            SLICES_MAX,
+        ),
+    }
 
 
 def attack(port, nbytes, number=1):
@@ -116,10 +121,10 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
         module="tests.tools.counted",
     )
     port = server.port("lumberjack")
-    assert 350_000 < len(ZEROS) < 450_000
+    streams = hostile_streams()
     served(port)
     expected: dict[str, int] = {}
-    for number, (name, (octets, reason, reached)) in enumerate(STREAMS.items(), 1):
+    for number, (name, (octets, reason, reached)) in enumerate(streams.items(), 1):
         forget_the_peak(server)
         before = resident(server)
         peer, said = attack(port, octets, number)
@@ -140,9 +145,9 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
         served(port)
     server.end()
     lines = [line for line in server.lines if "closed without ack" in line]
-    assert len(lines) == len(STREAMS), "one line for each, and not a second one"
+    assert len(lines) == len(streams), "one line for each, and not a second one"
     assert all(len(line) < 400 for line in lines)
     assert "Traceback" not in server.output
     # What came before is kept, though not acknowledged: the writer sends it again.
     kept = bodies(tmp_path / "queue").count(b'{"kept":"but not acknowledged"}')
-    assert len(STREAMS) <= kept
+    assert len(streams) <= kept
