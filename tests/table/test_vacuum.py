@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.table.conftest import both
-from tests.tools.tables import RUN, Gateway, delta, stored_file, tear_column
+from tests.tools.loops import finish, loop_over
+from tests.tools.tables import RUN, Gateway, check_sum, delta, stored_file, tear_column
 from tests.tools.tables import counted_rows as rows
 from tests.tools.tables import create_table as create
 from tests.tools.tables import expected_rows as expected
@@ -37,6 +39,7 @@ from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.rewind import rewind
+from twisted_msgproto.table.shape import Shape
 
 DAY = 86_400.0
 
@@ -403,6 +406,25 @@ def test_a_lost_file_whose_rows_no_queue_has_goes_with_its_day(
     if not more:
         rewind(again(local), RUN, queues=queues)
         assert rows(local) == sum((expected(each, 20, 40) for each in gateways), Counter())
+
+
+def test_where_rows_are_left_out_those_of_a_lost_file_expire_by_their_number(
+    local: Table, a: Gateway
+) -> None:
+    for day in (0, 1):
+        a.put(5, day=day, protocol="umq")
+        a.put(5, day=day)
+        loop = loop_over(again(local), [a.directory])
+        loop.target = replace(loop.target, shape=Shape((("protocol", ("lumberjack",)),)))
+        loop.run()
+        finish(loop)
+    [lost, _] = sorted(again(local).files(), key=lambda file: file.modified)
+    local.storage.delete(lost.path)
+    assert not verify(again(local)).intact
+    done = expire(again(local), date(2023, 11, 16), RUN)
+    assert (done.rows, done.uncounted) == (6, {a.id: 6})
+    found = check_sum(local, a)
+    assert (found.rows, found.expired_rows, found.left_out) == (5, 6, 10)
 
 
 @both

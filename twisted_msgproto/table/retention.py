@@ -12,6 +12,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -223,12 +224,15 @@ class Expired:
     files: int = 0
     bytes: int = 0
     gateways: Mapping[str, list[Range]] = field(default_factory=dict)
+    uncounted: Mapping[str, int] = field(default_factory=dict)
+    """Rows of lost files whose offsets nobody can tell: the table leaves out others of them."""
     version: int | None = None
     without_clock: list[str] = field(default_factory=list)  # days before CLOCK_DAY that stay
 
     @property
     def rows(self) -> int:
-        return sum(size(ranges) for ranges in self.gateways.values())
+        known = sum(size(ranges) for ranges in self.gateways.values())
+        return known + sum(self.uncounted.values())
 
 
 def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Expired:
@@ -251,7 +255,8 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
             return expired
         known, gone = table.transactions, expired.gateways
         notes = gaps.notes(gaps.EXPIRED_PREFIX, gone, known)
-        counts = gaps.added(gaps.EXPIRED_ROWS_PREFIX, gaps.sizes(gone), known)
+        rows = Counter(gaps.sizes(gone)) + Counter(expired.uncounted)
+        counts = gaps.added(gaps.EXPIRED_ROWS_PREFIX, rows, known)
         try:
             expired.version = table.replace(
                 files,
@@ -289,23 +294,28 @@ def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
     )
     if has_keys(table):
         offsets = read_offsets(table.storage, files)
-        seen = {name: found.ranges() for name, found in offsets.gateways.items()}
-        lost = _missing_of(table, offsets.lost) if offsets.lost else {}
-        expired.gateways = erased.united([seen, lost])
+        expired.gateways = {name: found.ranges() for name, found in offsets.gateways.items()}
+        if offsets.lost:
+            _add_missing(expired, table, offsets.lost)
     return expired
 
 
-def _missing_of(table: Table, lost: Container[str]) -> dict[str, list[Range]]:
-    """Return the missing rows that can only have been in these lost files of the table."""
+def _add_missing(expired: Expired, table: Table, paths: Container[str]) -> None:
+    """Add the missing rows that can only have been in these lost files of the table."""
     report = verify(table)
-    bounds = {file.path: bounds_of(file) for file in table.files() if file.path in report.lost}
-    own = [(lo, hi) for path, (lo, hi) in bounds.items() if path in lost and hi != END]
-    others = [part for path, part in bounds.items() if path not in lost]
-    return {
+    lost = [(file, bounds_of(file)) for file in table.files() if file.path in report.lost]
+    own = [(lo, hi) for file, (lo, hi) in lost if file.path in paths and hi != END]
+    others = [bounds for file, bounds in lost if file.path not in paths]
+    missing = {
         name: without(without(found.missing, without(found.missing, own)), others)
         for name, found in report.gateways.items()
         if found.missing
     }
+    expired.gateways = erased.united([expired.gateways, missing])
+    if not others:
+        rows = sum(file.rows or 0 for file, _ in lost)
+        counts = {name: min(found.uncounted, rows) for name, found in report.gateways.items()}
+        expired.uncounted = {name: number for name, number in counts.items() if number > 0}
 
 
 # -- erased rows ----------------------------------------------------------------------------------
