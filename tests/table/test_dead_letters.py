@@ -375,12 +375,25 @@ def test_vacuum_removes_what_a_killed_bridge_has_listed_and_not_what_waits(
 def test_what_waits_is_landed_at_the_next_start_before_anything_else(
     table: Table, a: Gateway
 ) -> None:
+    """And again where the table of dead letters could not be written just now."""
     pair = Pair(table)
     a.put(30)
     stopped_between(pair, Function({2, 3, 20}), a)
     assert not counted_rows(pair.letters)
     assert consumers(a) == {0}
-    pair.land(Function(()), a)  # nothing is new
+    loop = pair.loop(Function(()), a)  # nothing is new
+    assert loop.letters is not None
+    real, errors = loop.letters.table.commit, [TableError("no answer"), TableError("no answer")]
+
+    def commit(*given: Any, **how: Any) -> int:
+        if errors:
+            raise errors.pop()
+        return real(*given, **how)
+
+    loop.letters.table.commit = commit  # type: ignore[method-assign]
+    loop.run()
+    finish(loop)
+    assert loop.progress.failures == 2
     pair.check(a, {2, 3, 20})
     assert consumers(a) == {31}
     options = {**table.storage.options}

@@ -84,6 +84,7 @@ def test_a_range_of_one_day_is_one_file_which_says_all_that_the_log_needs(
     assert dict(file.partition) == {"day": "2024-10-04"}
     path = tmp_path / "table" / file.path
     assert (file.rows, file.size) == (1300, path.stat().st_size)
+    assert abs(file.modified / 1000 - path.stat().st_mtime) < DAY / 1e6
     assert offsets(tmp_path / "table", result) == list(range(100, 1400))
     assert result.rows == {identity(queue): 1300}
     assert (result.damaged, result.failed) == ({}, {})

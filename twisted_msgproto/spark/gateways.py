@@ -311,7 +311,6 @@ class Marks:
         self._on_their_way: set[str] = set()
         self._refused: dict[str, str] = {}
         self._unreported = ""
-        self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="marks", daemon=True)
 
@@ -328,7 +327,6 @@ class Marks:
         deadline = time.monotonic() + seconds
         self.send()  # not by the thread, which may hang in a report
         self._ending.set()
-        self._wake.set()
         while self.unsent() and time.monotonic() < deadline:
             time.sleep(MARKS_LOOK_SECONDS)
         if self._thread.ident is not None:
@@ -390,13 +388,11 @@ class Marks:
         return True
 
     def _run(self) -> None:
-        while True:
-            self._wake.wait(MARKS_SECONDS)
-            ending = self._ending.is_set()
+        ending = False
+        while not ending:
+            ending = self._ending.wait(MARKS_SECONDS)
             self.send()
             self._report_once()
-            if ending:
-                return
 
     def _report_once(self) -> None:
         try:
