@@ -220,10 +220,6 @@ class Case:
     def send(self, side: Any, body: bytes) -> Deferred[Any]:
         raise NotImplementedError
 
-    def end(self, client: Any) -> Deferred[Any]:
-        """The client's orderly end: what is in flight is finished, within its limit."""
-        raise NotImplementedError
-
     def wide(self) -> Case:
         """The same with many messages in flight, where that is not so from the beginning."""
         return self
@@ -276,9 +272,6 @@ class Lumberjack(Case):
     def send(self, side: Any, body: bytes) -> Deferred[Any]:
         return side.send(b'{"m":"%s"}' % body)  # type: ignore[no-any-return]
 
-    def end(self, client: Any) -> Deferred[Any]:
-        return client.close()  # type: ignore[no-any-return]
-
 
 class UnheardOf(Extension):
     name = "x-unheard-of"
@@ -317,9 +310,6 @@ class MicroMsg2(Case):
     def send(self, side: Any, body: bytes) -> Deferred[Any]:
         return side.send("orders", body)  # type: ignore[no-any-return]
 
-    def end(self, client: Any) -> Deferred[Any]:
-        return client.close()  # type: ignore[no-any-return]
-
 
 class WideMicroMsg2(MicroMsg2):
     window = 100
@@ -346,9 +336,6 @@ class Sabc(Case):
 
     def send(self, side: Any, body: bytes) -> Deferred[Any]:
         return side.request(body)  # type: ignore[no-any-return]
-
-    def end(self, client: Any) -> Deferred[Any]:
-        return client.close()  # type: ignore[no-any-return]
 
 
 class SabcOnWebSocket(Sabc):
@@ -404,9 +391,6 @@ class Umq(Case):
 
     def send(self, side: Any, body: bytes) -> Deferred[Any]:
         return side.call(body.decode())  # type: ignore[no-any-return]
-
-    def end(self, client: Any) -> Deferred[Any]:
-        return client.close()  # type: ignore[no-any-return]
 
 
 class MtlPeer(Peer):
@@ -515,9 +499,6 @@ class Mtl(Case):
 
     def send(self, side: Any, body: bytes) -> Deferred[Any]:
         return side.send("events", body)  # type: ignore[no-any-return]
-
-    def end(self, client: Any) -> Deferred[Any]:
-        return client.close()  # type: ignore[no-any-return]
 
     def read(self, world: Any, peer: Any) -> bool:
         peer.writer.flush()

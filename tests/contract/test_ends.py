@@ -62,7 +62,7 @@ class Ending:
         peer = world.join()
         sent = peer.send()
         world.pump()
-        ended = self.case.end(peer.client)
+        ended = peer.client.close()
         world.pump()
         sink.safe()
         world.wait(5)
@@ -93,7 +93,7 @@ class Ending:
         for of_server in (True, False):
             world = self.world(SafeSink())
             peer = world.join()
-            self.soon(world, world.factory.drain() if of_server else self.case.end(peer.client), 1)
+            self.soon(world, world.factory.drain() if of_server else peer.client.close(), 1)
             self.assertTrue(peer.line.server.gone)
             self.assertFalse(peer.line.server.aborted or peer.line.client.aborted)
 

@@ -124,7 +124,7 @@ class SessionHooks:
         sent = peer.send()
         world.pump()
         peer.line.server.deaf = True
-        ended = self.case.end(peer.client)
+        ended = peer.client.close()
         peer.cut()
         world.wait(1)
         self.failureResultOf(sent)
