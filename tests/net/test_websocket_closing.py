@@ -253,6 +253,17 @@ class Letting(TestCase):
         ):
             self.assertEqual(self.status(b"Origin: " + foreign + b"\r\n", **mine), b"403", foreign)
 
+    def test_who_is_not_let_in_and_does_not_end_is_dropped(self):
+        """On TLS its own end is waited for."""
+        connection, transport, clock = server(b"Origin: http://any\r\n", unread_seconds=20.0)
+        self.assertTrue(transport.disconnecting)
+        clock.advance(19.9)
+        self.assertFalse(transport.disconnected)
+        clock.advance(0.1)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
     def test_without_a_list_no_browser_page_is_let_in(self):
         self.assertEqual(self.status(b"Origin: http://localhost\r\n"), b"403")
         self.assertEqual(self.status(b"Origin: http://any\r\n", origins=["*"]), b"101")
