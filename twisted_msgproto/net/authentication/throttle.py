@@ -97,12 +97,9 @@ def key_of(name: str) -> str:
     """Return what a name is remembered by: spellings that a checker may take for one name are
     one.
     """
-    key = name
     if len(name) <= NAME_CHARACTERS_MAX:
-        key = unicodedata.normalize("NFKC", name).strip().casefold()
-        if len(key) <= NAME_CHARACTERS_MAX:
-            return key
-    return "#" + blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        name = unicodedata.normalize("NFKC", name).strip().casefold()
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(slots=True, eq=False)
