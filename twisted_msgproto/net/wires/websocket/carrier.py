@@ -30,7 +30,6 @@ from .frames import (
     CLOSE_PROTOCOL,
     CLOSE_TOO_BIG,
     PING,
-    PONG,
     PONG_SECONDS,
     TEXT,
     Control,
@@ -56,9 +55,6 @@ _UNTIMED_BYTES: Final = 1 << 10
 LONG_HEAD: Final = "the HTTP head is too long"
 
 _EMPTY_PING: Final = bytes((PING, 0))
-
-_EMPTY_PONG: Final = bytes((PONG, 0x80))
-"""The answer to our ping begins with this; four bytes of a mask follow."""
 
 _FOR_UPGRADE: Final = (
     "_wskey",
@@ -269,15 +265,6 @@ class Carrier(_Mixin):
         if self._reading_paused or self._rest_call is not None:
             self.data += data
             self._countRest()
-            return
-        if (  # an idle connection brings nothing else
-            data[:2] == _EMPTY_PONG
-            and len(data) == 6
-            and not self.data
-            and self._upgraded
-            and not self._reader.within
-            and self.factory.isServer
-        ):
             return
         if self.state == _CONNECTING and self.factory.isServer and speaks_tls(self.data + data):
             self.factory.spokeTls(self.transport.getPeer())

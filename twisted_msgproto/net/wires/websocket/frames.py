@@ -125,10 +125,6 @@ class FrameReader:
         self._pieces: FrameBuffer | None = None
         self._unfinished = b""  # of a text: the beginning of its next character
 
-    @property
-    def within(self) -> bool:
-        return self._left > 0
-
     def read(self, data: bytes, found: list[Any], most: int, wanted: bool) -> tuple[bytes, int]:
         """Read frames at the beginning of ``data``, ``most`` at most; add messages to ``found``.
 
