@@ -69,6 +69,16 @@ def test_the_last_messages_are_shown_a_line_each(
     assert umq.split("\t")[2:] == ["umq", "orders.new", r"\xff\x1b"]
 
 
+def test_all_are_shown_of_more_than_are_read_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = QueueWriter(tmp_path / "q")
+    for first in range(0, 3000, 100):
+        put(made, batch(first, 100))
+    made.close()
+    assert offsets(shown(capsys, str(tmp_path / "q"), "-n", "2500")) == list(range(500, 3000))
+
+
 def test_messages_are_chosen_by_protocol_and_destination(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
