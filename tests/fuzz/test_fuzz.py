@@ -24,7 +24,7 @@ from tests.tools.measures import SHORT
 from twisted_msgproto.lumberjack.wire import decoder as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl import wire as control
-from twisted_msgproto.sabc.wire import lines
+from twisted_msgproto.sabc.wire import Lines
 
 SHARES = 2
 """The streams of a decoder are read in so many tests, which can run side by side."""
@@ -92,12 +92,12 @@ def waits_for_one_byte_more():
 
 def takes_half_a_mark_for_none():
     """sABC: an end mark which is cut is taken for what follows the body."""
-    end_here = lines.Lines.end_here
+    end_here = Lines.end_here
 
     def sure(self, nbytes, start, empty):
         return end_here(self, nbytes, start, empty) or 0
 
-    return mock.patch.object(lines.Lines, "end_here", sure)
+    return mock.patch.object(Lines, "end_here", sure)
 
 
 @contextmanager
