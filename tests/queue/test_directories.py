@@ -117,6 +117,7 @@ def test_a_queue_that_a_process_has_is_held_and_not_mended(tmp_path: Path) -> No
         a_queue(place, 1)
     (tmp_path / "no queue").mkdir()
     (tmp_path / "3").symlink_to("3")  # what cannot be looked into is of others
+    Path(made(tmp_path / "4"), "lock").symlink_to("lock")  # so is one whose lock cannot be opened
     writer = QueueWriter(held)
     assert unheld(held) == [str(inside), str(left)]
     assert unheld(tmp_path) == [str(left)]
