@@ -361,11 +361,12 @@ def test_a_client_opens_once() -> None:
         client.open()
 
 
-@pytest.mark.parametrize("verb", ["send", "send_command", "send_extension", "send_error"])
+@pytest.mark.parametrize("verb", ["send_run", "send_command", "send_extension", "send_error"])
 def test_nothing_is_sent_outside_a_session(verb: str) -> None:
     """A verb in the wrong state is the caller's fault"""
     for side in (Client(), opened()[0], Server(), answered(handshake())[0]):
-        arguments = {"send_command": ("a", {})}.get(verb, ("a", b"b"))
+        named = {"send_run": (b"\1a\0\0", [b"b"]), "send_command": ("a", {})}
+        arguments = named.get(verb, ("a", b"b"))
         with pytest.raises(IllegalTransition):
             getattr(side, verb)(*arguments)
         assert side.room == 0
