@@ -23,6 +23,8 @@ from twisted_msgproto.registry import PROTOCOLS
 
 OWN = """
 from twisted.internet.defer import succeed
+from zope.interface import implementer
+from twisted_msgproto import IMessageSink
 from twisted_msgproto.lumberjack import *
 from twisted_msgproto.micromsg2 import *
 from twisted_msgproto.mtl import *
@@ -49,6 +51,7 @@ class Failing(LumberjackServerFactory):
     def __init__(self, *arguments, **options):
         raise KeyError("no such setting")
 
+@implementer(IMessageSink)
 class Sink:
     calls = []
     def __init__(self, gateway):
@@ -61,6 +64,7 @@ class Sink:
     def close(self, seconds):
         self.calls.append("close")
 
+@implementer(IMessageSink)
 class Shut(Sink):
     def open(self):
         raise RuntimeError("the door is shut")
@@ -118,7 +122,7 @@ def test_a_subclass_of_the_server_or_of_its_factory_is_run(own: Any, name: str, 
         ("class", "own_code:UmqServers", "has to be a subclass of .*LumberjackServer or "),
         ("sink", "nothing", r"no package has registered it .*, nor is it MODULE:NAME"),
         ("sink", "own_code:number", "it has to be a class or a function"),
-        ("sink", "own_code:NoSink", "the class has no method put"),
+        ("sink", "own_code:NoSink", r"has to be an @implementer\(IMessageSink\)"),
     ],
 )
 def test_what_cannot_be_is_seen_by_the_check_and_named(
@@ -134,7 +138,7 @@ def test_what_cannot_be_is_seen_by_the_check_and_named(
     ("key", "value", "complaint"),
     [
         ("class", "own_code:Failing", "making it failed: KeyError: 'no such setting'"),
-        ("sink", "own_code:nothing", "it returned a int, which has no method put"),
+        ("sink", "own_code:nothing", "it returned a int, no IMessageSink"),
         ("sink", "own_code:fails", "making it failed: KeyError: 'which'"),
     ],
 )
@@ -215,11 +219,14 @@ def test_the_plugins_have_the_same_options(launch: Launcher) -> None:
     """A subclass which marks, and a sink which counts before it hands on to the queue."""
     (launch.directory / "mine.py").write_text(
         "from dataclasses import replace\n"
+        "from zope.interface import implementer\n"
+        "from twisted_msgproto import IMessageSink\n"
         "from twisted_msgproto.lumberjack import LumberjackServer\n"
         "class Marking(LumberjackServer):\n"
         "    def batchReceived(self, batch):\n"
         "        marked = replace(batch, destination=['marked'] * batch.count)\n"
         "        return super().batchReceived(marked)\n"
+        "@implementer(IMessageSink)\n"
         "class Counting:\n"
         "    count = 0\n"
         "    def __init__(self, gateway):\n"

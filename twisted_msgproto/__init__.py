@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from .core.message import Message, MessageBatch
 
 if TYPE_CHECKING:
-    from .net.authorising import Access, Authoriser
+    from .net.authorising import Access, IAuthoriser
     from .net.sink import IMessageSink
 
 __version__ = "0.1.0"
 
-__all__ = ["Access", "Authoriser", "IMessageSink", "Message", "MessageBatch", "__version__"]
+__all__ = ["Access", "IAuthoriser", "IMessageSink", "Message", "MessageBatch", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
         from .net.sink import IMessageSink
 
         return IMessageSink
-    if name in ("Access", "Authoriser"):
+    if name in ("Access", "IAuthoriser"):
         from .net import authorising
 
         return getattr(authorising, name)

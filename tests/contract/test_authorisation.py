@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from zope.interface import implementer
 
 from tests.contract.cases import CASES, Peer
 from tests.contract.world import World, only, over_all
 from tests.micromsg2.streams import message
-from twisted_msgproto import Access
+from twisted_msgproto import Access, IAuthoriser
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import LumberjackServerFactory
@@ -36,6 +37,7 @@ GOES_ON = ("micromsg2", "sabc", "sabc-ws", "umq", "mtl")
 """Where a refusal does not end the session."""
 
 
+@implementer(IAuthoriser)
 class Judge:
     """Refuses some actions and names, and keeps what it was asked."""
 
@@ -48,6 +50,7 @@ class Judge:
         return (access.action, access.name) not in self.refused
 
 
+@implementer(IAuthoriser)
 class Answering:
     def __init__(self, answer: Callable[[Access], Any]) -> None:
         self.allows = answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, fail
+from zope.interface import implementer
 
 from tests.doubles import HeldSink
 from tests.micromsg2.cases import Case, Noting
@@ -27,7 +28,7 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2Server,
     Proposal,
 )
-from twisted_msgproto.net import DurableSink
+from twisted_msgproto.net import DurableSink, IAuthoriser
 
 
 class Ingest(Case):
@@ -72,6 +73,7 @@ class Ingest(Case):
     def test_where_numbers_mean_nothing_a_refusal_is_of_one_row__MM_13(self) -> None:
         """All three messages have the same number; one may not be published."""
 
+        @implementer(IAuthoriser)
         class Ruled:
             def allows(self, access: Any) -> bool:
                 return bool(access.name != "b")

@@ -1,7 +1,7 @@
 """This package has what all protocols share on Twisted: factories, sessions, hooks and sinks."""
 
 from .authentication import Identity, IIdentity, PasswordFile, portal_over
-from .authorising import Access, Authoriser, Rules, read_rules
+from .authorising import Access, Authoriser, IAuthoriser, Rules, read_rules
 from .clients.command_types import ClientEndpoint
 from .counters import Counters
 from .deferreds import Later
@@ -17,6 +17,7 @@ __all__ = [
     "Connecting",
     "Counters",
     "DurableSink",
+    "IAuthoriser",
     "IIdentity",
     "IMessageSink",
     "Identity",

@@ -1,6 +1,6 @@
 """Rules of an operator, or an application's authoriser, say who may do what in every protocol.
 
-A log-in says who a client is; an :class:`Authoriser` says what that client may publish, subscribe,
+A log-in says who a client is; an :class:`IAuthoriser` says what that client may publish, subscribe,
 consume and call, and under which names.  An operator writes :class:`Rules`, an application passes
 an authoriser of its own to its factory.  Sessions ask through :class:`Permissions`, which remembers
 the answers, counts refusals, and tells the operator.
@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from typing import Protocol as Shape
 
 from twisted.logger import Logger
+from zope.interface import Interface, implementer
 
 from ..core.broker import DEAD
 from ..core.errors import ConfigurationError, shown
@@ -87,10 +88,10 @@ class Access(NamedTuple):
     virtual_host: str | None = None
 
 
-class Authoriser(Shape):
-    """What clients may do; pass one to ``serve`` or to a server factory as ``authoriser``."""
+class IAuthoriser(Interface):
+    """What clients may do; pass one to a server factory as ``authoriser``."""
 
-    def allows(self, access: Access, /) -> bool:
+    def allows(access: Access) -> bool:
         """Return True if this may be, or False if it is to be refused.
 
         It is asked while a message is read, before anything of it is stored, so it has to answer at
@@ -101,6 +102,15 @@ class Authoriser(Shape):
         An answer is remembered for the session, the action and the name; a few dozen of them, and
         none about a very long name, so it may be asked again.  To withdraw a permission,
         end the client's sessions: ``factory.sessionsOf(user)`` finds them.
+        """
+
+
+class Authoriser(Shape):
+    """What clients may do; pass one to ``serve`` or to a server factory as ``authoriser``."""
+
+    def allows(self, access: Access, /) -> bool:
+        """Return True if this may be, or False if it is to be refused; as
+        :class:`IAuthoriser`'s.
         """
         raise NotImplementedError
 
@@ -327,6 +337,7 @@ def _fits_address(networks: Sequence[Network | str], address: str) -> bool:
     return any(ip in network for network in networks if not isinstance(network, str))
 
 
+@implementer(IAuthoriser)
 class Rules:
     """Rules of which the first that fits decides; what none fits is refused.
 

@@ -21,13 +21,14 @@ from ..core.errors import ConfigurationError
 from ..core.limits import Limit, Limits, amount
 from ..core.loading import failure_text, import_object
 from ..registry import PROTOCOLS, part, registered_sink
-from .authorising import Rules, read_rules
+from .authorising import IAuthoriser, Rules, read_rules
 from .endpoint_strings import located
 from .endpoints import TCP_KINDS, check_endpoint, exposure, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .logs import twist_log
 from .process import check_twistd, forget_other_pid
 from .reloading import Change
+from .sink import IMessageSink
 
 WIDTH_LEAST = 40
 
@@ -311,15 +312,18 @@ class ServerOptions(LegibleOptions):
         """Messages are made safe by this sink: a registered name, or MODULE:NAME."""
         with usage_errors(f"sink {name!r}: "):
             found = import_object(name)[1] if ":" in name else registered_sink(name)
-        self._take("sink", name, found, "put")
+        self._take("sink", name, found, IMessageSink)
 
-    def _take(self, option: str, name: str, found: Any, method: str) -> None:
+    def _take(self, option: str, name: str, found: Any, interface: Any) -> None:
         what = f"{option} {name!r}"
         if not callable(found):
             raise usage.UsageError(f"{what}: it has to be a class or a function")
-        if isinstance(found, type) and not callable(getattr(found, method, None)):
-            raise usage.UsageError(f"{what}: the class has no method {method}")
-        self.makers[option] = partial(_made, what, found, method)
+        if isinstance(found, type) and not interface.implementedBy(found):
+            raise usage.UsageError(
+                f"{what}: the class has to be an @implementer({interface.__name__}) of"
+                " twisted_msgproto"
+            )
+        self.makers[option] = partial(_made, what, found, interface)
         self[option] = name
 
     def opt_access(self, path: str) -> None:
@@ -347,7 +351,7 @@ class ServerOptions(LegibleOptions):
         """Clients may do what this object of your own allows; it is MODULE:NAME."""
         with usage_errors(f"authoriser {name!r}: "):
             found = import_object(name)[1]
-        self._take("authoriser", name, found, "allows")
+        self._take("authoriser", name, found, IAuthoriser)
 
     def postOptions(self) -> None:
         if self["access"] is not None and self["authoriser"] is not None:
@@ -422,15 +426,15 @@ def usage_errors(what: str = "") -> Iterator[None]:
         raise usage.UsageError(f"{what}{error}") from None
 
 
-def _made(what: str, maker: Callable[[Any], object], method: str, gateway: Any) -> Any:
+def _made(what: str, maker: Callable[[Any], object], interface: Any, gateway: Any) -> Any:
     """Return what ``maker`` makes for ``gateway``; raises ConfigurationError."""
     try:
         made = maker(gateway)
     except Exception as error:
         raise ConfigurationError(f"{what}: making it failed: {failure_text(error)}") from error
-    if not callable(getattr(made, method, None)):
+    if not interface.providedBy(made):
         kind = type(made).__name__
-        raise ConfigurationError(f"{what}: it returned a {kind}, which has no method {method}")
+        raise ConfigurationError(f"{what}: it returned a {kind}, no {interface.__name__}")
     return made
 
 
