@@ -326,7 +326,12 @@ class OrderlyLink(Link):
         self.drain()
 
     def endNow(self) -> None:
-        """End the connection, whatever is in flight."""
+        """Say the last words, such as acknowledgements, and end the connection, whatever is in
+        flight.
+        """
+        outputs = self.machine.outputs()
+        if outputs:
+            self._write(outputs)
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
