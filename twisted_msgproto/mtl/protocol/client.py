@@ -80,7 +80,7 @@ class ControlLink(ClientLink):
         self._requests: Tickets[Reply] = Tickets()
         self._renewals: dict[FlowLink, Any] = {}
         self._trouble = ""  # of the control socket that was dropped last
-        self._held = messages_within(
+        self._peer_messages = messages_within(
             self.limits.integer("peer-bytes"), self.limits.integer("content-bytes"), PEER_MESSAGES
         )
         self._bounds = Bounds(
@@ -89,7 +89,7 @@ class ControlLink(ClientLink):
             unread_messages=1 << 40,
             unread_bytes=1 << 60,
             unread_seconds=1e9,
-            received_messages=self._held,
+            received_messages=self._peer_messages,
         )
         self._sockets = self.factory.makeSockets(self.clock)
 
@@ -124,7 +124,9 @@ class ControlLink(ClientLink):
         self, received: Callable[[list[list[bytes]]], None], port: int, confirms: bool
     ) -> Any:
         """Return a flow's socket; what is not ``confirms`` has no window that bounds it."""
-        bounds = self._bounds if confirms else replace(self._bounds, peer_messages=self._held)
+        bounds = (
+            self._bounds if confirms else replace(self._bounds, peer_messages=self._peer_messages)
+        )
         return self._socket(received, with_port(self.endpoint, port), bounds)
 
     def _controlSocket(self) -> Any:
