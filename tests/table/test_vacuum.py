@@ -408,6 +408,25 @@ def test_a_lost_file_whose_rows_no_queue_has_goes_with_its_day(
         assert rows(local) == sum((expected(each, 20, 40) for each in gateways), Counter())
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["a lost file", "no file"])
+def test_what_another_gateway_misses_is_not_of_a_lost_file(
+    local: Table, a: Gateway, b: Gateway, named: bool
+) -> None:
+    """Each counts from 0: it kept rows from expiring, or was noted as expired with them."""
+    a.put(20)
+    [old] = land(local, a)
+    b.put(10, day=1)
+    [_, later] = sorted(land(local, b), key=lambda file: file.partition["day"] or "")
+    local.storage.delete(old.path)
+    local.storage.delete(later.path)
+    if not named:
+        local.replace([later], [], run=RUN)
+    done = expire(again(local), date(2023, 11, 16), RUN)
+    assert done.gateways == {a.id: [(0, 21)], b.id: [(0, 1)]}
+    found = verify(again(local)).gateways
+    assert (found[a.id].missing, found[b.id].missing) == ([], [(1, 11)])
+
+
 def test_where_rows_are_left_out_those_of_a_lost_file_expire_by_their_number(
     local: Table, a: Gateway
 ) -> None:

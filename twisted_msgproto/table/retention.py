@@ -40,6 +40,7 @@ from .row_offsets import (
     check_columns,
     groups_of,
     has_keys,
+    may_be_of,
     may_hold,
     queried,
     read_offsets,
@@ -224,7 +225,7 @@ class Expired:
     files: int = 0
     bytes: int = 0
     gateways: Mapping[str, list[Range]] = field(default_factory=dict)
-    uncounted: Mapping[str, int] = field(default_factory=dict)
+    uncounted: dict[str, int] = field(default_factory=dict)
     """Rows of lost files whose offsets nobody can tell: the table leaves out others of them."""
     version: int | None = None
     without_clock: list[str] = field(default_factory=list)  # days before CLOCK_DAY that stay
@@ -303,19 +304,19 @@ def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
 def _add_missing(expired: Expired, table: Table, paths: Container[str]) -> None:
     """Add the missing rows that can only have been in these lost files of the table."""
     report = verify(table)
-    lost = [(file, bounds_of(file)) for file in table.files() if file.path in report.lost]
-    own = [(lo, hi) for file, (lo, hi) in lost if file.path in paths and hi != END]
-    others = [bounds for file, bounds in lost if file.path not in paths]
-    missing = {
-        name: without(without(found.missing, without(found.missing, own)), others)
-        for name, found in report.gateways.items()
-        if found.missing
-    }
+    lost = [file for file in table.files() if file.path in report.lost]
+    missing: dict[str, list[Range]] = {}
+    for name, found in report.gateways.items():
+        mine = [file for file in lost if may_be_of(file, name)]
+        others = [bounds_of(file) for file in mine if file.path not in paths]
+        own = [bounds_of(file) for file in mine if file.path in paths]
+        known = [(lo, hi) for lo, hi in own if hi != END]
+        if gone := without(without(found.missing, without(found.missing, known)), others):
+            missing[name] = gone
+        rows = min(found.uncounted, sum(file.rows or 0 for file in mine))
+        if rows > 0 and not others:
+            expired.uncounted[name] = rows
     expired.gateways = erased.united([expired.gateways, missing])
-    if not others:
-        rows = sum(file.rows or 0 for file, _ in lost)
-        counts = {name: min(found.uncounted, rows) for name, found in report.gateways.items()}
-        expired.uncounted = {name: number for name, number in counts.items() if number > 0}
 
 
 # -- erased rows ----------------------------------------------------------------------------------

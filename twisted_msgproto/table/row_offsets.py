@@ -316,3 +316,13 @@ def may_hold(file: DataFile, low: int, high: int) -> bool:
     """Return whether a file may have offsets low ≤ offset < high, as its statistics say."""
     least, end = bounds_of(file)
     return least < high and end > low
+
+
+def may_be_of(file: DataFile, gateway: str) -> bool:
+    """Return whether a file may have rows of a gateway, as its statistics say."""
+    try:
+        statistics = json.loads(file.statistics)
+        least, most = (statistics[name]["gateway"] for name in ("minValues", "maxValues"))
+        return bool(least <= gateway <= most)
+    except (ValueError, KeyError, TypeError):
+        return True
