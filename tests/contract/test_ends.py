@@ -120,10 +120,13 @@ class Ending:
         self.soon(world, good.send(), 1)
 
     def test_the_counters_can_be_seen_while_the_connection_lives(self: Any) -> None:
-        """FC-03: one message in and acknowledged shows in more than its bytes."""
+        """FC-03: one message in and acknowledged shows in more than its bytes, on both sides."""
         world = self.world(SafeSink())
         peer = world.join()
         self.successResultOf(self.sent(world, peer))
+        for counters in (world.factory.counters, peer.client.factory.counters):
+            counted = {name for name, count in counters.items() if count}
+            self.assertTrue(counted - {"connections_total", "sessions", "events", "bytes"})
         before = {name: count for name, count in world.factory.counters.items() if count}
         after = self.counted_at_the_end(world, peer)
         self.assertEqual(set(after) - set(before), set())
