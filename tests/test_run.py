@@ -32,6 +32,7 @@ description = "text"
 all = ["b"]
 [dependency-groups]
 test = ["pytest>=8"]
+long = ["checker>=2"]
 [tool.ruff]
 line-length = 100
 """
@@ -192,6 +193,21 @@ def test_a_failed_set_up_and_ctrl_c_are_one_line_and_a_status(
         assert world.run.main(["demo"]) == status
         told = capsys.readouterr().err
         assert told.startswith(line) and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["test", "long"])
+def test_the_long_form_alone_installs_what_no_other_needs(
+    world: World, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Where it is missing, tests of the long form are skipped, and say so."""
+    monkeypatch.chdir(world.run.ROOT)
+    started, became = Mock(return_value=Mock(returncode=0)), Mock()
+    monkeypatch.setattr(world.run.subprocess, "run", started)
+    monkeypatch.setattr(world.run.os, "execve", became)
+    world.run.main([form])
+    installed = [call.args[0] for call in started.mock_calls if "checker>=2" in call.args[0]]
+    assert len(installed) == (form == "long")
+    assert ("--long" in became.mock_calls[0].args[1]) is (form == "long")
 
 
 @pytest.mark.parametrize(
