@@ -437,9 +437,14 @@ def test_where_rows_are_left_out_those_of_a_lost_file_expire_by_their_number(
         loop.target = replace(loop.target, shape=Shape((("protocol", ("lumberjack",)),)))
         loop.run()
         finish(loop)
-    [lost, _] = sorted(again(local).files(), key=lambda file: file.modified)
+    [lost, stays] = sorted(again(local).files(), key=lambda file: file.modified)
     local.storage.delete(lost.path)
     assert not verify(again(local)).intact
+    other = Path(local.storage.path(stays.path))
+    content = other.read_bytes()
+    other.unlink()
+    assert expire(again(local), date(2023, 11, 16), RUN, dry_run=True).rows == 0
+    other.write_bytes(content)
     done = expire(again(local), date(2023, 11, 16), RUN)
     assert (done.rows, done.uncounted) == (6, {a.id: 6})
     found = check_sum(local, a)
