@@ -440,7 +440,7 @@ def test_where_rows_are_left_out_those_of_a_lost_file_expire_by_their_number(
     [lost, stays] = sorted(again(local).files(), key=lambda file: file.modified)
     local.storage.delete(lost.path)
     assert not verify(again(local)).intact
-    other = Path(local.storage.path(stays.path))
+    other = Path(local.location, stays.path)
     content = other.read_bytes()
     other.unlink()
     assert expire(again(local), date(2023, 11, 16), RUN, dry_run=True).rows == 0
