@@ -93,9 +93,13 @@ class TableOptions:
 def open_table(
     location: str, storage: Mapping[str, str], version: int | dt.datetime | None = None
 ) -> DeltaTable:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+    except ImportError:
+        raise ConfigurationError(
+            "tables need the wheel deltalake: pip install 'twisted-msgproto[spark]'"
+        ) from None
     try:
         table = DeltaTable(path_of(location), storage_options=plain_options(storage) or None)
         if isinstance(version, int) and version > table.version():
