@@ -15,7 +15,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.states.landing import Site
+from tests.states.landing import DIRECTORY, Site
+from twisted_msgproto.queue.format import segment_name
 
 GROUPS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 """Batches of a group, by their messages."""
@@ -49,10 +50,14 @@ def _has_no_log(self: Landing) -> bool:
 def _has_published(self: Landing) -> bool:
     """The newest segment ends with rows, and the file ``end`` says so.
 
-    Where the disk was full, a start may have left bytes behind them that are no record.
+    Where the disk was full, a write that failed or a start may have left bytes behind them that
+    are no record.
     """
-    log = self.site.log
+    log, disk = self.site.log, self.site.queue_disk
     if log is None or any(line.startswith("left ") for line in log.recovery.lines):
+        return False
+    paths = [f"{DIRECTORY}/{segment_name(first)}" for first in log.firsts]
+    if sum(len(disk.bytes_of(path)) for path in paths) != log.nbytes:
         return False
     return log.end > log.firsts[-1] and not log.publish_failures
 
