@@ -10,7 +10,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,9 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.queue import QueueReader, SegmentLog, segment_log
 from twisted_msgproto.queue.payload import encode
+from twisted_msgproto.spark import jobs
 from twisted_msgproto.spark import loop as loops
+from twisted_msgproto.spark.jobs import Meeting
 from twisted_msgproto.spark.loop import Loop, Maintenance, Pace
 from twisted_msgproto.spark.source_options import open_range
 from twisted_msgproto.table.actions import Run
@@ -178,6 +182,94 @@ def test_a_queue_of_rows_that_are_left_out_is_released_without_a_batch(
     finish(loop)
     assert QueueReader(queue).consumers() == {consumer(table): 1500}
     assert places(table)[identity(queue)].offset == loop.progress.left_out == 1500
+
+
+# -- several tables --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that should meet wait as long as they have to."""
+    monkeypatch.setattr(jobs, "MEET_SECONDS", PATIENCE)
+
+
+def at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [one.result(PATIENCE) for one in [pool.submit(work) for work in works]]
+
+
+def counting(run: Any = lambda *_: LandedRanges()) -> tuple[Meeting, list[int]]:
+    """A meeting of two tables, and how many each of its jobs has landed."""
+    batches: list[int] = []
+
+    def land(works: Sequence[tuple[Target, Tasks]]) -> list[Any]:
+        batches.append(len(works))
+        return [run(target, tasks) for target, tasks in works]
+
+    return Meeting(land, 2), batches
+
+
+def range_of(lo: int, hi: int) -> list[list[Range]]:
+    return [[Range("/queue", "a", lo, hi)]]
+
+
+@pytest.mark.usefixtures("patient")
+def test_tables_at_the_same_place_read_the_queue_once(tmp_path: Path, queue: Path) -> None:
+    meeting, batches = counting(run_here)
+    tables = [tmp_path / "raw", tmp_path / "typed"]
+    loops = [loop_over(one, [queue], runner=meeting, pace=IN_THREE) for one in tables]
+    at_once([loop.run for loop in loops])
+    assert batches == [2, 2, 2]
+    for loop, one in zip(loops, tables, strict=True):
+        finish(loop)
+        exactly(one, queue)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_table_that_is_behind_lands_alone() -> None:
+    meeting, batches = counting()
+    spans = (0, 1000), (900, 1000)
+    at_once([partial(meeting, Target(f"/{lo}"), range_of(lo, hi)) for lo, hi in spans])
+    assert batches == [1, 1]
+
+
+def test_a_table_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "MEET_SECONDS", 0.001)
+    meeting, batches = counting()
+    meeting(Target("/one"), range_of(0, 10))
+    monkeypatch.setattr(jobs, "MEET_SECONDS", PATIENCE * 10)
+    meeting(Target("/one"), range_of(10, 20))
+    assert batches == [1, 1]
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("whole", [True, False], ids=["the job", "a table"])
+def test_what_fails_is_told_to_those_it_concerns(whole: bool) -> None:
+    def land(works: Sequence[tuple[Target, Tasks]]) -> list[Any]:
+        if whole:
+            raise TableError("no room")
+        full = TableError("no room")
+        return [full if target.location == "/full" else LandedRanges() for target, _ in works]
+
+    meeting = Meeting(land, 2)
+
+    def told(location: str) -> str:
+        try:
+            meeting(Target(location), range_of(0, 10))
+        except TableError as error:
+            return str(error)
+        return ""
+
+    lines = at_once([partial(told, "/full"), partial(told, "/other")])
+    assert lines == ["no room", "no room" if whole else ""]
+
+
+@pytest.mark.parametrize("late", [0.0, 0.2, 0.4, 3.0])
+def test_batches_of_all_tables_are_due_at_the_same_times(late: float) -> None:
+    """However late one begins, the next is half a trigger to one and a half away."""
+    due = loops.next_due(60.0 + late, 1.0)
+    assert due == int(due) and 0.5 <= due - 60.0 - late < 1.5
+    assert loops.next_due(60.0 + late, 0.0) == 60.0 + late
 
 
 # -- kills and power cuts --------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.disks import StepDisk
@@ -32,7 +34,9 @@ from twisted_msgproto.table.landing import (
     Files,
     LandedRanges,
     Target,
+    Writer,
     land_ranges,
+    land_together,
 )
 from twisted_msgproto.table.plan import Range, Waiting, plan_batch
 from twisted_msgproto.table.storage import LocalStorage
@@ -248,6 +252,90 @@ def test_a_fault_of_a_reading_thread_ends_the_task_and_leaves_no_file(
     assert files_in(tmp_path / "table") == []
 
 
+# -- several tables in one task --------------------------------------------------------------------
+
+
+def together(tmp_path: Path, opens: Any, *works: Sequence[Range], **changes: Any) -> list[Any]:
+    writers = [Writer(Target(str(tmp_path / f"{n}"), **changes)) for n in range(len(works))]
+    return land_together(list(zip(writers, works, strict=True)), opens)
+
+
+class Counted(QueueReader):
+    """A queue that counts the rows it yields."""
+
+    yielded = 0
+
+    def read(self, lo: int, hi: int, *words: Any, **options: Any) -> Any:
+        Counted.yielded += hi - lo
+        return super().read(lo, hi, *words, **options)
+
+
+BOUNDS = st.tuples(st.integers(0, 1500), st.integers(0, 1500)).map(sorted)
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.tuples(BOUNDS, BOUNDS, BOUNDS), min_size=1, max_size=3))
+def test_tables_have_together_what_each_has_alone_and_each_row_is_read_once(
+    tmp_path: Path, queue: Path, works: list[tuple[list[int], list[int], list[int]]]
+) -> None:
+    other = tmp_path / "other"
+    if not other.exists():
+        write(other, *(at(20_000, first, 300) for first in range(0, 1500, 300)))
+        damage_record(queue, b'{"n":777}')
+    parts = [
+        [
+            replace(whole(one, lo, hi), erased=(tuple(erased),) if erased[0] else ())
+            for one, (lo, hi) in ((queue, first), (other, second))
+            if lo < hi
+        ]
+        for first, second, erased in works
+    ]
+    Counted.yielded = 0
+    results = together(tmp_path, lambda part: Counted(part.location), *parts)
+    every = [part for ranges in parts for part in ranges]
+    needed = {(part.gateway, n) for part in every for n in range(part.lo, part.hi)}
+    assert Counted.yielded == len(needed)
+    for number, (result, ranges) in enumerate(zip(results, parts, strict=True)):
+        alone = land(tmp_path / "alone", *ranges)
+        assert (result.rows, result.damaged) == (alone.rows, alone.damaged)
+        assert offsets(tmp_path / f"{number}", result) == offsets(tmp_path / "alone", alone)
+
+
+def test_a_table_that_cannot_be_written_keeps_no_other_of_its_task(
+    tmp_path: Path, queue: Path
+) -> None:
+    (tmp_path / "1").write_text("a file, where the table should be")
+    good, bad, also = together(tmp_path, open_directory, *3 * [[whole(queue)]])
+    assert isinstance(bad, TableError) and str(tmp_path / "1") in str(bad)
+    for number, result in ((0, good), (2, also)):
+        assert offsets(tmp_path / str(number), result) == list(range(1500))
+
+
+@pytest.mark.parametrize(
+    "parts", [(0, 900, 600, 1500), (0, 900, 1000, 1500)], ids=["shared", "one after the other"]
+)
+def test_a_queue_that_cannot_be_read_is_a_failure_of_each_table_that_reads_it(
+    tmp_path: Path, queue: Path, parts: tuple[int, int, int, int]
+) -> None:
+    write(tmp_path / "other", at(20_000, 0, 10))
+    works = [whole(queue, *parts[:2])], [whole(queue, *parts[2:])], [whole(tmp_path / "other")]
+    *failed, good = together(tmp_path, trimmed_meanwhile, *works)
+    for result in failed:
+        assert "it was trimmed" in result.failed[identity(queue)].line and not result.files
+    assert offsets(tmp_path / "2", good) == list(range(10))
+    assert not files_in(tmp_path / "0") and not files_in(tmp_path / "1")
+
+
+def test_a_shared_read_proves_the_place_of_every_table(tmp_path: Path, queue: Path) -> None:
+    for changed in range(2):
+        works = [whole(queue, 0, 900), whole(queue, 0, 1500)]
+        works[changed] = another_history(works[changed])
+        results = together(tmp_path, open_directory, *([part] for part in works))
+        assert "is not the one" in results[changed].failed[identity(queue)].line
+
+
 class Watched(StepDisk):
     """Says what was synced; a file's sync can be made to fail."""
 
@@ -321,14 +409,13 @@ def test_a_worker_of_a_raw_bridge_does_not_import_pandas(queue: Path, tmp_path: 
 import pickle, sys
 from pathlib import Path
 from twisted_msgproto.spark import jobs
-target, ranges = pickle.loads(Path(sys.argv[1]).read_bytes())
-[landed] = jobs.Landing(target, (pickle.dumps(ranges),))(0, ())
+[[landed]] = jobs.Landing((Path(sys.argv[1]).read_bytes(),))(0, ())
 list(jobs.warm(0, ()))
 print(sum(landed.rows.values()), "pandas" in sys.modules)
 """
     pytest.importorskip("pandas")
     task = tmp_path / "task"
-    task.write_bytes(pickle.dumps((Target(str(tmp_path / "table")), [whole(queue)])))
+    task.write_bytes(pickle.dumps([(Target(str(tmp_path / "table")), [whole(queue)])]))
     words = [sys.executable, "-P", "-c", work, str(task)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == "1500 False\n"

@@ -51,7 +51,7 @@ class HereRunner:
 
     cores = 2
 
-    def __init__(self, spark: object, log: Path) -> None:
+    def __init__(self, spark: object, log: Path, tables: int) -> None:
         pass
 
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
@@ -90,12 +90,12 @@ def dies(point: str, nth: int) -> None:
     setattr(owner, name, dying)
 
 
-def failing_once(marker: str) -> Callable[[Target, tuple[bytes, ...]], Any]:
+def failing_once(marker: str) -> Callable[[tuple[bytes, ...]], Any]:
     """``jobs.Landing``, whose first run ends its worker after its files are written."""
     landing = jobs.Landing
 
-    def made(target: Target, tasks: tuple[bytes, ...]) -> Any:
-        work = landing(target, tasks)
+    def made(tasks: tuple[bytes, ...]) -> Any:
+        work = landing(tasks)
 
         def run(number: int, rows: Any) -> Any:
             results = list(work(number, rows))

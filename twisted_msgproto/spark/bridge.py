@@ -178,10 +178,11 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
                 )
             )
         ending.install()
-        runner = SparkRunner(context, scratch / "spark.log")
+        sharing = [bridge for bridge in bridges if bridge.options.transform is None]
+        runner = SparkRunner(context, scratch / "spark.log", len(sharing))
         if not schedules:
             fork_workers_by(context, f"{__package__}.transform")
-        if any(bridge.options.transform is None for bridge in bridges):
+        if sharing:
             runner.warm()
         if len(bridges) == 1:
             bridges[0].land(runner)

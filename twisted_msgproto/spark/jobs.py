@@ -9,8 +9,9 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
-from ..table.landing import TABLE_SCHEMA, LandedRanges, Target, land_ranges, merged
+from ..table.landing import TABLE_SCHEMA, LandedRanges, Target, Writer, land_together, merged
 from ..table.plan import Range
 from .session import first_line
 from .source_options import forget_opened, open_range
@@ -36,8 +37,16 @@ PYTHON_ERROR = re.compile(
 )
 """Spark indents what a worker said that could not start."""
 
-Runner = Callable[[Target, Sequence[Sequence[Range]]], LandedRanges]
+Tasks = Sequence[Sequence[Range]]
+
+Runner = Callable[[Target, Tasks], LandedRanges]
 """Lands the ranges of a batch's tasks; raises TableError, one line, when it cannot."""
+
+Work = tuple[Target, Tasks]
+"""A batch of one table."""
+
+MEET_SECONDS = 0.1
+"""A batch waits this long for those of other tables at its place: what they share is read once."""
 
 
 class JavaEnded(ConfigurationError):
@@ -69,54 +78,159 @@ def warm(number: int, rows: Iterable[object]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Work of a batch for the workers: each lands the ranges of its task.
+    """Work of batches for the workers: each lands what its task has of every table.
 
     It is a class, because a function in a function would be sent with all that it refers to.  Each
     task is pickled by itself: a worker unpickles its own and no other's.
     """
 
-    target: Target
     tasks: tuple[bytes, ...]
 
-    def __call__(self, number: int, rows: Iterable[object]) -> Iterator[LandedRanges | str]:
-        """Run task ``number``; yield its result, or one line that says why there is none."""
+    def __call__(self, number: int, rows: Iterable[object]) -> Iterator[list[LandedRanges | str]]:
+        """Run task ``number``; yield for each of its tables the result, or one line that says why
+        there is none.
+        """
         for _ in rows:
             pass  # there are none, but Spark ends a worker that did not read to their end
-        ranges: list[Range] = pickle.loads(self.tasks[number])
+        works: list[tuple[Target, list[Range]]] = pickle.loads(self.tasks[number])
+        results: list[LandedRanges | str] = []
         try:
-            landed = land_ranges(self.target, ranges, open_range)
+            landed = land_together([(Writer(target), parts) for target, parts in works], open_range)
         except MsgprotoError as error:
             # As a value: through Java an error becomes a page.
-            yield first_line(error)
-            return
-        forget_opened(part for part in ranges if part.gateway in landed.failed)
+            landed = [error] * len(works)
+        for (_, parts), result in zip(works, landed, strict=True):
+            if isinstance(result, LandedRanges):
+                forget_opened(part for part in parts if part.gateway in result.failed)
+                results.append(result)
+            else:
+                results.append(first_line(result))
         settle()
-        yield landed
+        yield results
+
+
+@dataclass(slots=True)
+class Job:
+    """Batches that are landed together; ``spans`` are those of the first."""
+
+    spans: Spans
+    works: list[Work] = field(default_factory=list)
+    results: Future[list[LandedRanges | MsgprotoError]] = field(default_factory=Future)
+
+
+class Meeting:
+    """Where batches of ``tables`` wait for each other, so that ``land`` reads once what they share.
+
+    Which tables are at the same place shows where their last batches have ended. One that is not
+    there, or does not come, is not waited for again.
+    """
+
+    def __init__(
+        self, land: Callable[[Sequence[Work]], list[LandedRanges | MsgprotoError]], tables: int
+    ) -> None:
+        self._land = land
+        self._tables = tables
+        self._changed = threading.Condition()
+        self._gathering: list[Job] = []
+        self._places: dict[str, dict[str, int]] = {}
+        """Location of a table → gateway → where its last batch has ended."""
+
+    def __call__(self, target: Target, tasks: Tasks) -> LandedRanges:
+        spans = spans_of(tasks)
+        with self._changed:
+            begins = target.location not in self._places
+            self._places[target.location] = {name: hi for name, (_, hi) in spans.items()}
+            job = next((one for one in self._gathering if shares(one.spans, spans)), None)
+            leads = job is None
+            if job is None:
+                job = Job(spans)
+                self._gathering.append(job)
+            number = len(job.works)
+            job.works.append((target, tasks))
+            self._changed.notify_all()
+            if leads:
+                self._changed.wait_for(lambda: not self._misses(job, begins), MEET_SECONDS)
+                self._gathering.remove(job)
+        if leads:
+            try:
+                job.results.set_result(self._land(job.works))
+            except BaseException as error:
+                job.results.set_exception(error)
+        result = job.results.result()[number]
+        if isinstance(result, MsgprotoError):
+            raise result
+        return result
+
+    def _misses(self, job: Job, begins: bool) -> bool:
+        """Return whether a table is likely to come that reads the same."""
+        if begins and len(self._places) < self._tables:
+            return True
+        here = {target.location for target, _ in job.works}
+        return any(
+            lo <= self._places[location].get(gateway, -1) < hi
+            for location in self._places.keys() - here
+            for gateway, (lo, hi) in job.spans.items()
+        )
+
+
+Spans = Mapping[str, tuple[int, int]]
+
+
+def spans_of(tasks: Tasks) -> Spans:
+    """Return the first offset that a batch reads of each gateway, and where it ends."""
+    parts = [part for ranges in tasks for part in ranges]
+    begins = {part.gateway: part.lo for part in reversed(parts)}
+    return {part.gateway: (begins[part.gateway], part.hi) for part in parts}
+
+
+def rows_of(spans: Spans) -> int:
+    return sum(hi - lo for lo, hi in spans.values())
+
+
+def shares(one: Spans, other: Spans) -> bool:
+    """Return whether most of what each of both reads is the same."""
+    common = {
+        gateway: (max(lo, other[gateway][0]), min(hi, other[gateway][1]))
+        for gateway, (lo, hi) in one.items()
+        if gateway in other
+    }
+    rows = sum(max(0, hi - lo) for lo, hi in common.values())
+    return 2 * rows >= max(rows_of(one), rows_of(other))
 
 
 class SparkRunner:
-    """Batches as jobs of ``context``; ``log`` is the path of Spark's own log."""
+    """Batches of ``tables`` as jobs of ``context``; ``log`` is the path of Spark's own log."""
 
-    def __init__(self, context: Any, log: Path) -> None:
+    def __init__(self, context: Any, log: Path, tables: int = 1) -> None:
         self.context = context
         self.cores: int = context.defaultParallelism
         self.log = log
         self._empty: dict[int, Any] = {}
+        self._meeting = Meeting(self._land, tables)
 
-    def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
+    def __call__(self, target: Target, tasks: Tasks) -> LandedRanges:
+        return self._meeting(target, tasks)
+
+    def _land(self, works: Sequence[Work]) -> list[LandedRanges | MsgprotoError]:
         context = self.context
-        rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
-        gateways = len({part.gateway for ranges in tasks for part in ranges})
+        spans = [spans_of(tasks) for _, tasks in works]
+        rows, gateways = sum(map(rows_of, spans)), len(set().union(*spans))
+        number = max(len(tasks) for _, tasks in works)
+        parts = [
+            [(target, list(tasks[n]) if n < len(tasks) else []) for target, tasks in works]
+            for n in range(number)
+        ]
         try:
             context.setJobGroup(JOB_GROUP, f"{rows} rows of {gateways} gateways", True)
-            work = Landing(target, tuple(pickle.dumps(list(ranges)) for ranges in tasks))
-            results = self._partitions(len(tasks)).mapPartitionsWithIndex(work).collect()
+            work = Landing(tuple(map(pickle.dumps, parts)))
+            results = self._partitions(number).mapPartitionsWithIndex(work).collect()
         except Exception as error:
             raise self.explained(error) from error
-        for result in results:
-            if isinstance(result, str):
-                raise TableError(result)
-        return merged(results)
+        landed: list[LandedRanges | MsgprotoError] = []
+        for each in zip(*results, strict=True):
+            lines = [result for result in each if isinstance(result, str)]
+            landed.append(TableError(lines[0]) if lines else merged(each))
+        return landed
 
     def warm(self) -> None:
         """Start the workers and have them import what they need; return at once."""

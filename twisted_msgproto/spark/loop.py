@@ -9,6 +9,7 @@ the loop has no state that matters; it may be killed between any two steps.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -67,8 +68,8 @@ before they clean the log, and a bridge that is one too many should not wait for
 class Pace:
     """When batches begin and how large they get.
 
-    ``trigger`` is the least time from one batch to the next in seconds (0: the next begins when
-    the last ends); ``once`` lands what is there and ends.
+    A batch begins every ``trigger`` seconds (0: when the last ends); ``once`` lands what is there
+    and ends.
     """
 
     trigger: float = 1.0
@@ -253,7 +254,7 @@ class Loop:
 
     def batch(self, answered: Iterable[Gateway]) -> None:
         began = self.clock()
-        self._due = began + self.pace.trigger
+        self._due = next_due(began, self.pace.trigger)
         try:
             self._look()
         except TableError as error:
@@ -482,6 +483,11 @@ class Maintenance:
                 raise
             self._say(f"bridge: {error}; it is tried again later")
         self._compactions.begin(table)
+
+
+def next_due(began: float, trigger: float) -> float:
+    """Return when the next batch is due: all tables of a process at the same time, to read once."""
+    return trigger * math.ceil(began / trigger + 0.5) if trigger else began
 
 
 def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import queue as queues
 import threading
 import time
 import uuid
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -161,32 +162,112 @@ def land_ranges(
     A gateway that cannot be read is named in ``failed`` and ends the task. ``change`` makes the
     table's columns of the queue's, by default as its shape says.
     """
-    storage = storage_at(target.location, target.storage) if storage is None else storage
-    landed = LandedRanges()
-    files = Files(target, storage)
-    shaper = None if target.shape is None else Shaper(target.shape)
-    change = change or shaper
-    with undone(target, files.remove):
-        for part, item in read_all(ranges, open_queue):
-            if isinstance(item, Failure):
-                landed.failed[part.gateway] = item
-                break
-            if isinstance(item, pa.RecordBatch):
-                rows = item if change is None else change(item)
-                landed.rows[part.gateway] = landed.rows.get(part.gateway, 0) + rows.num_rows
-                if rows.num_rows < item.num_rows:
-                    left_out = landed.left_out.get(part.gateway, 0)
-                    landed.left_out[part.gateway] = left_out + item.num_rows - rows.num_rows
-                if rows.num_rows:
-                    files.write(rows)
-            elif item:
-                landed.damaged.setdefault(part.gateway, []).extend(item)
-        if landed.failed:
-            files.remove()
-        else:
-            landed.files = files.finish()
-            landed.errors = Counter() if shaper is None else shaper.errors
+    [landed] = land_together([(Writer(target, storage, change), ranges)], open_queue)
+    if isinstance(landed, MsgprotoError):
+        raise landed
     return landed
+
+
+def land_together(
+    works: Sequence[tuple[Writer, Sequence[Range]]], open_queue: OpenQueue
+) -> list[LandedRanges | MsgprotoError]:
+    """Land ranges of several tables as :func:`land_ranges` does; what they share is read once.
+
+    Return what each has landed, or why it could not: that keeps no other from landing.
+    """
+    writers = [writer for writer, _ in works]
+    reads = shared_reads([ranges for _, ranges in works])
+    members = {id(read): parts for read, parts in reads}
+
+    def opened(read: Range) -> Queue:
+        queue = open_queue(read)
+        for _, part in members[id(read)]:
+            if part.landed not in (None, read.landed):
+                queue.check(part.landed)
+        return queue
+
+    def remove() -> None:
+        for writer in writers:
+            writer.remove()
+
+    with undone(writers[0].target, remove):
+        for read, item in read_all([read for read, _ in reads], opened):
+            for number, part in members[id(read)]:
+                writers[number].take(part, item if part is read else _cut(item, part))
+            if all(writer.ended for writer in writers):
+                break
+        return [writer.finish() for writer in writers]
+
+
+class Writer:
+    """What a task lands of one table; an error of its storage ends it, and no other table."""
+
+    def __init__(
+        self,
+        target: Target,
+        storage: Storage | None = None,
+        change: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    ) -> None:
+        self.target = target
+        self.error: MsgprotoError | None = None
+        self._storage = storage
+        self._shaper = None if target.shape is None else Shaper(target.shape)
+        self._change = change or self._shaper
+        self._files: Files | None = None
+        self._landed = LandedRanges()
+
+    @property
+    def ended(self) -> bool:
+        return self.error is not None or bool(self._landed.failed)
+
+    def take(self, part: Range, item: Item) -> None:
+        """Take what a read of ``part`` has yielded; see :func:`read_all`."""
+        landed, gateway = self._landed, part.gateway
+        if self.ended:
+            return
+        if isinstance(item, Failure):
+            landed.failed[gateway] = item
+        elif isinstance(item, pa.RecordBatch):
+            with self._noting():
+                rows = item if self._change is None else self._change(item)
+                landed.rows[gateway] = landed.rows.get(gateway, 0) + rows.num_rows
+                if rows.num_rows < item.num_rows:
+                    left_out = landed.left_out.get(gateway, 0)
+                    landed.left_out[gateway] = left_out + item.num_rows - rows.num_rows
+                if rows.num_rows:
+                    self._opened().write(rows)
+        elif item:
+            landed.damaged.setdefault(gateway, []).extend(item)
+
+    def finish(self) -> LandedRanges | MsgprotoError:
+        landed = self._landed
+        if landed.failed:
+            self.remove()
+        elif self.error is None:
+            if self._files is not None:
+                with self._noting():
+                    landed.files = self._files.finish()
+            landed.errors = Counter() if self._shaper is None else self._shaper.errors
+        return self.error or landed
+
+    def remove(self) -> None:
+        if self._files is not None:
+            self._files.remove()
+
+    def _opened(self) -> Files:
+        if self._files is None:
+            target = self.target
+            storage = self._storage or storage_at(target.location, target.storage)
+            self._files = Files(target, storage)
+        return self._files
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            with undone(self.target, self.remove):
+                yield
+        except MsgprotoError as error:
+            self.error = error
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -256,7 +337,7 @@ def _read_ahead(
 
 
 def _read_some(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
-    for part in ranges:
+    for number, part in enumerate(ranges):
         try:
             queue = open_queue(part)
             if queue.queue_id != part.gateway:
@@ -269,12 +350,51 @@ def _read_some(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple
             yield part, list(rows.damaged)
         except (MsgprotoError, OSError) as error:
             line = str(error) if isinstance(error, QueueError) else f"{part.location}: {error}"
-            yield part, Failure(isinstance(error, QueueMismatch), " ".join(line.split()))
+            failure = Failure(isinstance(error, QueueMismatch), " ".join(line.split()))
+            yield from ((one, failure) for one in ranges[number:])
             return
 
 
 def _without(batch: pa.RecordBatch, erased: Iterable[tuple[int, int]]) -> pa.RecordBatch:
     return batch.filter(pc.invert(covered(batch.column("offset"), erased)))
+
+
+def shared_reads(
+    works: Sequence[Sequence[Range]],
+) -> list[tuple[Range, list[tuple[int, Range]]]]:
+    """Return what is read for all ``works``, and whose parts it has: number of the work and range.
+
+    Ranges of several works that overlap are read once.
+    """
+    found: list[tuple[Range, list[tuple[int, Range]]]] = []
+    every = [(number, part) for number, ranges in enumerate(works) for part in ranges]
+    for number, part in sorted(every, key=lambda one: (one[1].gateway, one[1].lo)):
+        read, parts = found[-1] if found else (part, [])
+        if parts and part.lo < read.hi and _queue_of(part) == _queue_of(read):
+            last = max(read, part, key=lambda one: one.hi)
+            found[-1] = replace(last, lo=read.lo, erased=()), [*parts, (number, part)]
+        else:
+            found.append((part, [(number, part)]))
+    return found
+
+
+def _queue_of(part: Range) -> tuple[object, ...]:
+    return part.gateway, part.location, part.access
+
+
+def _cut(item: Item, part: Range) -> Item:
+    """Return what of a larger read belongs to ``part``."""
+    if isinstance(item, Failure):
+        return item
+    if isinstance(item, pa.RecordBatch):
+        offsets = item.column("offset")
+        lo, hi = (
+            bisect_left(offsets, at, key=lambda one: one.as_py()) for at in (part.lo, part.hi)
+        )
+        rows = item.slice(lo, hi - lo)
+        return _without(rows, part.erased) if part.erased else rows
+    within = ((max(lo, part.lo), min(hi, part.hi)) for lo, hi in item)
+    return [(lo, hi) for lo, hi in within if lo < hi]
 
 
 # -- partitions -----------------------------------------------------------------------------------
