@@ -41,8 +41,9 @@ EARLY_BYTES = 8 << 20
 LOOK_SECONDS_MIN = 0.01
 LOOK_SECONDS_MAX = 1.0
 LOOK_SHARE = 8
-"""While nothing is due, asking gateways uses an eighth of the time, at intervals between these
-bounds: a thousand idle gateways would keep a core busy.
+LOOKS = 20
+"""While nothing is due, asking gateways uses an eighth of the time at most and happens at most so
+often in a trigger, at intervals between these bounds: idle gateways would keep a core busy.
 """
 
 ATTEMPTS_MAX = 3
@@ -155,10 +156,16 @@ class Loop:
             self._check_someone_answers()
             if self.clock() - self._looked >= IDLE_SECONDS:
                 self._look_idly()
-            pause = LOOK_SHARE * (self.clock() - asked)
-            self.stop.wait(min(LOOK_SECONDS_MAX, max(LOOK_SECONDS_MIN, pause)))
+            self.stop.wait(self._pause(self.clock() - asked))
         if self._pending:
             self._land(None, LandedRanges(), 0.0)
+
+    def _pause(self, took: float) -> float:
+        """Return how long nobody is asked after a round that took so long."""
+        trigger = 0.0 if self.pace.once else self.pace.trigger
+        pause = max(LOOK_SECONDS_MIN, LOOK_SHARE * took, trigger / LOOKS)
+        left = self._due - self.clock()
+        return min(LOOK_SECONDS_MAX, pause, left if left > 0 else pause)
 
     def _places(self) -> dict[str, Landed]:
         """Return how far the table has landed, and beyond it what it leaves out."""
