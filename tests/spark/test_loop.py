@@ -243,25 +243,28 @@ def test_a_table_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("whole", [True, False], ids=["the job", "a table"])
-def test_what_fails_is_told_to_those_it_concerns(whole: bool) -> None:
+@pytest.mark.parametrize("how", ["job", "table", "queue"])
+def test_what_fails_together_lands_alone(how: str) -> None:
+    """A table whose rows end a worker, or whose place is not the queue's, ends no other's batch."""
+    good, full = LandedRanges(rows={"a": 10}), TableError("no room")
+
     def land(works: Sequence[tuple[Target, Tasks]]) -> list[Any]:
-        if whole:
-            raise TableError("no room")
-        full = TableError("no room")
-        return [full if target.location == "/full" else LandedRanges() for target, _ in works]
+        if how != "table" and "/bad" in (target.location for target, _ in works):
+            if how == "job":
+                raise full
+            return [LandedRanges(failed={"a": Failure(True, "another history")})] * len(works)
+        return [full if target.location == "/bad" else good for target, _ in works]
 
     meeting = Meeting(land, 2)
 
-    def told(location: str) -> str:
+    def told(location: str) -> Any:
         try:
-            meeting(Target(location), range_of(0, 10))
+            return meeting(Target(location), range_of(0, 10)).rows
         except TableError as error:
             return str(error)
-        return ""
 
-    lines = at_once([partial(told, "/full"), partial(told, "/other")])
-    assert lines == ["no room", "no room" if whole else ""]
+    bad = {} if how == "queue" else "no room"
+    assert at_once([partial(told, "/bad"), partial(told, "/good")]) == [bad, good.rows]
 
 
 @pytest.mark.parametrize("late", [0.0, 0.2, 0.4, 3.0])

@@ -122,7 +122,7 @@ class Meeting:
     """Where batches of ``tables`` wait for each other, so that ``land`` reads once what they share.
 
     Which tables are at the same place shows where their last batches have ended. One that is not
-    there, or does not come, is not waited for again.
+    there, or does not come, is not waited for again. What fails together is landed alone.
     """
 
     def __init__(
@@ -156,7 +156,14 @@ class Meeting:
                 job.results.set_result(self._land(job.works))
             except BaseException as error:
                 job.results.set_exception(error)
-        result = job.results.result()[number]
+        result: LandedRanges | MsgprotoError
+        try:
+            result = job.results.result()[number]
+        except TableError as error:
+            result = error
+        if len(job.works) > 1 and (isinstance(result, MsgprotoError) or result.failed):
+            # Another table may be at fault: its rows ended a worker, its place is not the queue's.
+            [result] = self._land([(target, tasks)])
         if isinstance(result, MsgprotoError):
             raise result
         return result
@@ -206,12 +213,15 @@ class SparkRunner:
         self.cores: int = context.defaultParallelism
         self.log = log
         self._empty: dict[int, Any] = {}
+        self._cancelled = False
         self._meeting = Meeting(self._land, tables)
 
     def __call__(self, target: Target, tasks: Tasks) -> LandedRanges:
         return self._meeting(target, tasks)
 
     def _land(self, works: Sequence[Work]) -> list[LandedRanges | MsgprotoError]:
+        if self._cancelled:
+            raise TableError("the bridge ends")
         context = self.context
         spans = [spans_of(tasks) for _, tasks in works]
         rows, gateways = sum(map(rows_of, spans)), len(set().union(*spans))
@@ -258,6 +268,7 @@ class SparkRunner:
             )
 
     def cancel(self) -> None:
+        self._cancelled = True
         self.context.cancelJobGroup(JOB_GROUP)
 
     def explained(self, error: Exception) -> MsgprotoError:
