@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,9 +38,10 @@ from twisted_msgproto.queue import QueueReader, SegmentLog, segment_log
 from twisted_msgproto.queue.payload import encode
 from twisted_msgproto.spark import jobs
 from twisted_msgproto.spark import loop as loops
-from twisted_msgproto.spark.jobs import Meeting
+from twisted_msgproto.spark.jobs import Meeting, SparkRunner
 from twisted_msgproto.spark.loop import Loop, Maintenance, Pace
 from twisted_msgproto.spark.source_options import open_range
+from twisted_msgproto.table import plan
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import (
@@ -198,13 +200,13 @@ def at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:
         return [one.result(PATIENCE) for one in [pool.submit(work) for work in works]]
 
 
-def counting(run: Any = lambda *_: LandedRanges()) -> tuple[Meeting, list[int]]:
+def counting() -> tuple[Meeting, list[int]]:
     """A meeting of two tables, and how many each of its jobs has landed."""
     batches: list[int] = []
 
     def land(works: Sequence[tuple[Target, Tasks]]) -> list[Any]:
         batches.append(len(works))
-        return [run(target, tasks) for target, tasks in works]
+        return [LandedRanges() for _ in works]
 
     return Meeting(land, 2), batches
 
@@ -213,16 +215,70 @@ def range_of(lo: int, hi: int) -> list[list[Range]]:
     return [[Range("/queue", "a", lo, hi)]]
 
 
+class Workers:
+    """Runs jobs in this process, in the place of Spark's context; ``said`` is what they are."""
+
+    defaultParallelism = 2
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    def setJobGroup(self, *words: Any) -> None:
+        self.said.append(words)
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.said.append((group,))
+
+    def parallelize(self, rows: Any, number: int) -> Any:
+        def planned(work: Any) -> Any:
+            results = lambda: [one for n in range(number) for one in work(n, iter(rows))]  # noqa: E731
+            return SimpleNamespace(collect=results)
+
+        return SimpleNamespace(mapPartitionsWithIndex=planned)
+
+
 @pytest.mark.usefixtures("patient")
-def test_tables_at_the_same_place_read_the_queue_once(tmp_path: Path, queue: Path) -> None:
-    meeting, batches = counting(run_here)
+def test_tables_at_the_same_place_read_the_queue_once(
+    tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "TASK_ROWS_MIN", 200)
+    spark = SparkRunner(workers := Workers(), Path("log"), 2)
     tables = [tmp_path / "raw", tmp_path / "typed"]
-    loops = [loop_over(one, [queue], runner=meeting, pace=IN_THREE) for one in tables]
+    loops = [loop_over(one, [queue], runner=spark, pace=IN_THREE) for one in tables]
     at_once([loop.run for loop in loops])
-    assert batches == [2, 2, 2]
+    words = [f"{rows} rows of 1 gateways" for rows in (1200, 1200, 600)]
+    assert workers.said == [(jobs.JOB_GROUP, text, True) for text in words]
     for loop, one in zip(loops, tables, strict=True):
         finish(loop)
         exactly(one, queue)
+        assert len(list(one.rglob("*.parquet"))) == 5, "the last batch is too small for two tasks"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_job_has_as_many_tasks_as_a_table_has_most(tmp_path: Path, queue: Path) -> None:
+    (tmp_path / "2").write_text("a file, where the table should be")
+    spark = SparkRunner(Workers(), Path("log"), 3)
+    part = Range(str(queue), identity(queue), 0, 1500)
+    halves = [[part.between(0, 700)], [part.between(700, 1500)]]
+
+    def landed(number: int) -> Any:
+        try:
+            return spark(Target(str(tmp_path / f"{number}")), [[part]] if number else halves)
+        except TableError as error:
+            return str(error)
+
+    two, one, none = at_once([partial(landed, number) for number in range(3)])
+    assert two.rows == one.rows == {part.gateway: 1500}
+    assert [file.rows for file in two.files + one.files] == [700, 800, 1500]
+    assert str(tmp_path / "2") in none
+
+
+def test_a_runner_that_was_cancelled_begins_no_job() -> None:
+    spark = SparkRunner(workers := Workers(), Path("log"))
+    spark.cancel()
+    with pytest.raises(TableError, match="the bridge ends"):
+        spark(Target("/one"), range_of(0, 10))
+    assert workers.said == [(jobs.JOB_GROUP,)]
 
 
 @pytest.mark.usefixtures("patient")
