@@ -106,7 +106,8 @@ class Tests:
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         for item in [item for item in items if not item.nodeid.startswith(self.own)]:
-            if "planted" in item.nodeid or not any(word in item.nodeid for word in self.words):
+            name = item.nodeid.lower()  # classes of the contract have a protocol's title
+            if "planted" in name or not any(word in name for word in self.words):
                 items.remove(item)
 
     def pytest_collectreport(self, report: Any) -> None:  # a file may run the room's code by then
