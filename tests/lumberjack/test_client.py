@@ -113,6 +113,17 @@ class Connected(LoggedCase):
         )
         self.assertEqual(self.factory.counters["fault:ack"], 1)
 
+    def test_a_connection_whose_time_is_over_takes_no_more__LJ_15(self):
+        client = self.connect({"ttl": 5})
+        sent = client.send(b"1")
+        self.clock.advance(5)
+        self.failureResultOf(client.send(b"2"), ConnectionClosed)
+        self.assertFalse(self.transport.disconnecting)
+        client.dataReceived(encode_ack(1))
+        self.successResultOf(sent)
+        self.assertTrue(self.transport.disconnecting)
+        self.lose(client)
+
 
 class Settings(LoggedCase):
     def test_settings_which_cannot_be_are_the_operators_fault(self):
@@ -319,7 +330,12 @@ class Shipping(LoggedCase):
         host.ack(1)
         self.successResultOf(other)
         self.assertEqual(shipper.fruitless, 0)
-        self.assertIn("events are acknowledged again", self.lines)
+        shipper.send(b"third")
+        for _ in range(3):
+            host.transport.lose(ConnectionLost())
+            self.clock.advance(60)
+        host.ack(1)
+        self.assertEqual(self.lines.count("events are acknowledged again"), 2)
         self.clock.advance(500)  # what ends by its ttl, or without events, came to its end
         host.transport.lose()
         host.transport.lose(ConnectionLost())

@@ -100,8 +100,8 @@ class _Sender(LumberjackShipper):
         self._gave_up = gave_up
         self.startService()
 
-    def connectionEnded(self, error: BaseException, established: bool) -> None:
-        super().connectionEnded(error, established)
+    def connectionEnded(self, error: BaseException) -> None:
+        super().connectionEnded(error)
         self._ended = error
         self._tries -= 1
         if not self._got_through and self._tries <= 0 and self.error is None:

@@ -195,9 +195,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         waiting = self._window.waiting
         if waiting and waiting[0][0] <= self._window.safe:  # of what had come before this read
             self._give_acks(self._window.due())
-        due = self.deadlines.next
-        if due is None or due > now + self._shortest:  # once in a while, and not for each message
-            self._look_soon(now)
+        self._look_soon(now)
         return events
 
     def _inspect(self, frames: Sequence[Frame]) -> tuple[str, str] | None:
@@ -392,9 +390,8 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return []
 
     def _look_soon(self, now: float) -> None:
-        deadlines, soon = self.deadlines, now + self._shortest
-        if (deadlines.next is None or soon < deadlines.next) and soon < inf:
-            deadlines.set("look", soon)
+        if self._shortest < inf:
+            self.deadlines.no_later("look", now + self._shortest)
 
     def _look(self, now: float, events: list[ReaderEvent]) -> None:
         """Do what is due at ``now``, and come back when something will be (LJ-13, LJ-14, LJ-17)."""

@@ -125,7 +125,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
 
     def _unconnected(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._shipper.connectionEnded(cast(BaseException, failure.value), False)
+            self._shipper.connectionEnded(cast(BaseException, failure.value))
         super()._unconnected(failure)
 
     def _failed(self, error: BaseException | None = None) -> None:
@@ -174,7 +174,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
             self._error = error
             self._change(ReconnectState.CONNECTING)
         self._shipper._takeBack(batches)
-        self._shipper.connectionEnded(error, stood)
+        self._shipper.connectionEnded(error)
         if stood and batches and not link.expired and not self._shipper._closing:
             self._cameToNothing(link, batches)
 
@@ -315,7 +315,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
 
     # ── hook for subclasses ─────────────────────────────────────────────────────────────────────
 
-    def connectionEnded(self, error: BaseException, established: bool) -> None:
+    def connectionEnded(self, error: BaseException) -> None:
         """A connection was lost or an attempt has failed; what was not acknowledged is kept.
 
         By default a line in the log.

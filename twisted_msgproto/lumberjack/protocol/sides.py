@@ -83,6 +83,8 @@ read.
 
 NOT_ALLOWED: Final = "not-allowed"
 
+ENDING: Final = "the connection has ended or is ending; nothing sent"
+
 
 class ReaderLink(SessionLink):
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
@@ -382,15 +384,15 @@ class LumberjackClient(ClientSession, link=WriterLink):
         events, link = list(events), self.link
         if not events:
             return succeed(None)
-        if link.closing or link.gone:
-            return fail(ConnectionClosed("the connection has ended or is ending; nothing sent"))
+        if link.closing:
+            return fail(ConnectionClosed(ENDING))
         ticket = Sent(link.withdraw)
         try:
             batch = link.machine.send(events, ticket)
         except LimitExceeded as error:
             return fail(error)
         except IllegalTransition:
-            return fail(ConnectionClosed("the connection is ending; nothing sent"))
+            return fail(ConnectionClosed(ENDING))
         ticket.add(batch)
         link.look()
         return ticket
