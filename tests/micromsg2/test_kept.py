@@ -151,6 +151,9 @@ class Kept(Peers):
         self.assertEqual(self.factory.counters["turned_away:process-session-bytes"], 2)
         self.assertIn("a subscription was refused: process-session-bytes", "".join(self.lines))
         self.assertEqual(self.factory.broker.snapshot()["broker_queues"], 0)
+        before = self.every.nbytes
+        good.subscribe("topic/" + "x" * 249)
+        self.assertGreater(self.every.nbytes, before + 255)
         good.subscribe("topic/0", "a=Tx")
         self.assertTrue(LIMIT * 0.8 < self.every.nbytes <= LIMIT)
         # A filter in the place of another is counted once; a smaller one always is granted.
@@ -255,10 +258,12 @@ class Kept(Peers):
         self.assertEqual((hog.is_read, self.factory.shared.waiting), (True, 0))
 
     def test_what_waits_for_full_queues_counts_with_its_properties__NB_02(self) -> None:
-        """NB-02, BK-03."""
-        self.serve("q", limits={"queue_messages": 1})
-        sender, text = self.sender(), crowded()
-        sender.write(message(1, b"", "q") + message(2, b"", "q", text))
-        self.assertGreater(self.factory.senderBackpressure.waiting, 5 * len(text))
-        self.consumer()
-        self.assertEqual(self.factory.senderBackpressure.waiting, 0)
+        """NB-02, BK-03: and each message with its objects."""
+        text = crowded()
+        for properties in ([b"", text], [b""] * 200):
+            self.serve("q", limits={"queue_messages": 1})
+            rows = enumerate(properties, 1)
+            self.sender().write(b"".join([message(n, b"", "q", each) for n, each in rows]))
+            self.assertGreater(self.factory.senderBackpressure.waiting, 5 * len(text))
+            self.consumer()
+            self.assertEqual(self.factory.senderBackpressure.waiting, 0)

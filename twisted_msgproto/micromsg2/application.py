@@ -165,16 +165,11 @@ class Subscriber:
 
     def acknowledged(self, numbers: Iterable[int]) -> list[int]:
         """Forget these numbers; return the ids of messages of queues among them."""
-        message_ids = []
-        release, topics = self.in_flight.pop, 0
-        for number in numbers:
-            message_id = release(number, -1)
-            if message_id is None:
-                topics += 1
-            elif message_id >= 0:
-                message_ids.append(message_id)
+        flights = self.in_flight  # without what the application has sent
+        found = [flights.pop(number) for number in numbers if number in flights]
+        message_ids = [message_id for message_id in found if message_id is not None]
         self.held -= len(message_ids)
-        self._counters["topics_acknowledged"] += topics
+        self._counters["topics_acknowledged"] += len(found) - len(message_ids)
         return message_ids
 
     # As the consumer of queues.

@@ -263,9 +263,10 @@ class MicroMsg2Link(SessionLink):
         self._lookClosing()
 
     def _refused(self, event: ErrorReceived) -> None:
-        sent = self._inFlight.get(refused_number(event) or 0)
-        if sent is not None:
-            sent.ticket.fail(Refused(f"the peer said {shown(event.text)}", event.code))
+        number = refused_number(event)
+        if number in self._inFlight:
+            error = Refused(f"the peer said {shown(event.text)}", event.code)
+            self._inFlight[number].ticket.fail(error)
 
     actions: ClassVar[dict[type, Any]] = {
         Fault: SessionLink.peerFaulted,

@@ -282,9 +282,7 @@ class _Broken(Exception):
 
 
 class _Incomplete(Exception):
-    def __init__(self, nbytes: int) -> None:
-        super().__init__(nbytes)
-        self.nbytes = nbytes
+    """Its argument is how many bytes a frame needs."""
 
 
 class Decoder:
@@ -348,7 +346,7 @@ class Decoder:
                 if position < len(data):
                     position = self._frame(data, position, frames)
         except _Incomplete as rest:
-            self._expected = rest.nbytes
+            (self._expected,) = rest.args
             gathered.add(data[position:])
         except (_Broken, BadText) as fault:
             self.end()
