@@ -140,8 +140,8 @@ class Tests:
         lines = self.executed.contexts_by_lineno(str(file))
         contexts = {test for line in statement for test in lines.get(line, ())} - {""}
         contexts = contexts or {one for some in lines.values() for one in some}  # while imported
-        names = {name.split("|")[0] for name in contexts}
-        quick = sorted(names & self.took.keys(), key=self.took.__getitem__)
+        names = {name.split("|")[0] for name in contexts} & self.took.keys()
+        quick = sorted(names or self.took, key=self.took.__getitem__)  # a file of data: all of them
         totals = accumulate(self.took[name] for name in quick)
         return [name for name, sum_ in zip(quick, totals, strict=True) if sum_ < MUTANT_SECONDS]
 
