@@ -70,7 +70,8 @@ STREAMS = {
         [(7, encode_json([1], [b"{}"]))],
     ),
     "LJ-03: pairs": (
-        encode_data(range(120), KEYS_CHANGE * 10),
+        encode_data(range(60), KEYS_CHANGE * 5)
+        + encode_compressed(encode_data(range(60, 120), KEYS_CHANGE * 5)),
         list(enumerate(KEYS_CHANGE * 10)),
     ),
     "LJ-03: pairs in the frames of version 2": (
@@ -116,6 +117,23 @@ STREAMS = {
     ),
 }
 
+ODDITIES = {
+    "LJ-03: pairs": (0, 20),
+    "LJ-08: bytes after the zlib stream": (4 + 70_000, 0),
+}
+"""Stream → bytes behind zlib streams, texts that are not UTF-8."""
+
+
+def counted(session):
+    decoder = session.reader.decoder
+    return decoder.trailing_bytes, decoder.invalid_texts
+
+
+def bytes_on_wire(number, held):
+    return len(
+        encode_data([number], [held]) if type(held) is dict else encode_json([number], [held])
+    )
+
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_events_are_what_was_sent_however_it_is_cut_and_sliced(name):
@@ -124,13 +142,19 @@ def test_events_are_what_was_sent_however_it_is_cut_and_sliced(name):
     whole = read(octets)
     assert [event[1:] for event in whole.flat] == events
     assert (whole.reader.input_weight, whole.reader.no_partial_input) == (0, True)
+    repeated = 20 if "repeated" in name else 0
+    least = sum(bytes_on_wire(*event) for event in events)
+    assert sum(event.nbytes for event in whole.events) == least + repeated
+    assert counted(whole) == ODDITIES.get(name, (0, 0))
     for slice_bytes in (1, 150, 3000):
-        assert read(octets, slice_bytes=slice_bytes).flat == whole.flat
+        sliced = read(octets, slice_bytes=slice_bytes)
+        assert (sliced.flat, counted(sliced)) == (whole.flat, counted(whole))
+        assert sum(event.nbytes for event in sliced.events) == least + repeated
     for pieces in splits(octets, everywhere=60):
         session = Session()
         for piece in pieces:
             session.receive(piece)
-        assert session.flat == whole.flat
+        assert (session.flat, counted(session)) == (whole.flat, counted(whole))
         assert (session.reader.input_weight, session.reader.no_partial_input) == (0, True)
 
 

@@ -235,7 +235,7 @@ class WriterLink(ClientLink):
         super().__init__(protocol)
         self._ttl: Any = None
         self._unanswered: list[PreparedBatch] = []
-        self._progress = -1  # events acknowledged since the owner was told; -1: no sign of life
+        self._progress: int | None = None  # acknowledged since the owner was told, or only alive
 
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
@@ -299,12 +299,12 @@ class WriterLink(ClientLink):
     # ── what the reader says ────────────────────────────────────────────────────────────────────
 
     def _acknowledged(self, event: PartAcknowledged | WindowAcknowledged) -> None:
-        self._progress = max(self._progress, 0) + event.count
+        self._progress = (self._progress or 0) + event.count
         for batch in event.batches:
             batch.token.acknowledged(batch)
 
     def _keptAlive(self, event: KeptAlive) -> None:
-        self._progress = max(self._progress, 0)
+        self._progress = self._progress or 0
 
     def peerFaulted(self, fault: Fault) -> None:
         self.setCloseReason(self.peerError(fault))
@@ -332,11 +332,11 @@ class WriterLink(ClientLink):
         if self._following or self._ended or not self._established:
             return
         writer, owner = self.machine, self.owner
-        progress, self._progress = self._progress, -1
+        progress, self._progress = self._progress, None
         now = self._now()
         with self._gathering():
             if owner is not None:
-                if progress >= 0:
+                if progress is not None:
                     owner.clientProgressed(progress)
                 owner.clientWants(self)
             while writer.flush(now) and owner is not None:

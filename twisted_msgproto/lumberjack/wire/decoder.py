@@ -166,18 +166,18 @@ class Decoder:
         return held
 
     @property
-    def compressed_version(self) -> int:
-        """The version byte of the C frame that is read, or has begun to arrive; 0: none is."""
+    def compressed_version(self) -> int | None:
+        """The version byte of the C frame that is read, or has begun to arrive; None: none is."""
         if len(self._levels) > 1:
             outermost = self._levels[1].inflation
             assert outermost is not None
             return outermost.version
         if self._partial is not None:
-            return 0
+            return None
         (outer,) = self._levels
         gathered = self._gathered.nbytes
         start = self._begins if gathered else outer.nbytes[outer.position : outer.position + 2]
-        return start[0] if start[1:] == b"C" else 0
+        return start[0] if start[1:] == b"C" else None
 
     def end(self) -> None:
         self._over = True
@@ -374,7 +374,7 @@ class Decoder:
             return self._above("json-limit", f"a document of {too_long} bytes", "json-bytes")
         if needed:
             return self._incomplete(level, needed)
-        return position < end or compressed  # with nothing left a further step is spared
+        return True
 
     def _scan_data(self, level: Level) -> bool:
         """Return a run of D frames that are all here and keep every limit: the usual case.
