@@ -292,5 +292,7 @@ def test_a_type_is_sent_only_with_its_message() -> None:
 def test_a_type_has_at_most_512_bytes() -> None:
     """MM-29: test_acks.py has those which break the protocol"""
     assert receive(server_with("dotnet"), encode_extension(1, b"a" * 512)) == []
+    client = client_with("dotnet")
+    send(client, "a", b"", notes={"dotnet": "a" * 512})
     with pytest.raises(BadText):
-        send(client_with("dotnet"), "a", b"", notes={"dotnet": "a" * 513})
+        send(client, "a", b"", notes={"dotnet": "a" * 513})

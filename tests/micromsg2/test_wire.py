@@ -92,6 +92,12 @@ def test_a_handshake_which_cannot_be_is_refused(octets: bytes, words: str) -> No
         assert server.finished
 
 
+def test_a_handshake_at_its_bounds_is_answered__MM_08__MM_32() -> None:
+    for text in (";".join(f"x-{number}" for number in range(64)), "x-a:b=" + "x" * 4090):
+        _, (answer,) = greeted(handshake("", text))
+        assert not isinstance(answer, Error)
+
+
 def test_any_other_byte_where_a_handshake_is_expected_is_a_major_version() -> None:
     """MM-17: HTTP and TLS too"""
     for byte in set(range(1, 256)) - {4, 12}:
@@ -126,10 +132,13 @@ def test_a_destination_is_utf_8_and_replaced_where_it_is_not() -> None:
     """MM-12; the table's rule for text"""
     assert rows(message(1, b"", "topic/ä"))[0][1] == "topic/ä"
     server = server_with()
-    assert read([b"\0\0\1\2a\xff\0\0\0", b"\4\2a\xff"], server) == [
-        (1, "a\ufffd", {}, b"", b""),
-        ("ErrorReceived", "a\ufffd", "a\ufffd"),
-    ]
+    for said in (b"a\xff", "a\ufffd".encode()):
+        size = bytes((len(said),))
+        assert read([b"\0\0\1" + size + said + b"\0\0\0", b"\4" + size + said], server) == [
+            (1, "a\ufffd", {}, b"", b""),
+            ("ErrorReceived", "a\ufffd", "a\ufffd"),
+        ]
+        assert server.decoder.replaced == 2  # and none that was so before
 
 
 def test_an_address_which_only_begins_like_the_last_one_is_another() -> None:
@@ -287,6 +296,7 @@ def read_command(nbytes: bytes) -> tuple[str, dict[str, str]]:
         ("N1", "NUMBER", 1, "1"),
         ("N-9223372036854775808", "NUMBER", -(2**63), "-9223372036854775808"),
         ("N18446744073709551615", "NUMBER", 2**64 - 1, "18446744073709551615"),
+        ("N" + "1" * 64, "NUMBER", int("1" * 64), "1" * 64),
         ("N1.50", "NUMBER", Decimal("1.5"), "1.50"),
         ("D1413198000.0", "DATE", Decimal(1413198000), "1413198000.0"),
         ("D1413198000", "DATE", Decimal(1413198000), "1413198000"),
@@ -338,6 +348,7 @@ def test_a_value_without_a_valid_prefix_is_untyped_text(text: str, content: str)
         ("a;b:c,d=e%", "Ta%3Bb%3Ac%2Cd%3De%25"),
         (1, "N1"),
         (-5, "N-5"),
+        (10**63, f"N{10**63}"),
         (Decimal("1.5"), "N1.5"),
         (0.1, "N0.1"),
         (1e22, "N10000000000000000000000"),
