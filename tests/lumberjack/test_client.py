@@ -297,11 +297,12 @@ class Shipping(LoggedCase):
         hosts = self.hosts("a", "b")
         shipper = self.ship(hosts)
         sent = shipper.send(b"1")
-        hosts[0].transport.lose(UNKNOWN)
-        self.assertEqual(shipper.state, "down")
-        self.clock.advance(1.0)
-        self.assertEqual(hosts[1].take(), [[b"1"]])
-        hosts[1].transport.lose(UNKNOWN)
+        hosts[0].transport.lose(ConnectionLost())
+        for host, seconds in ((hosts[1], 1.0), (hosts[0], 2.0)):
+            self.assertEqual(shipper.state, "down")
+            self.clock.advance(seconds)
+            self.assertEqual(host.take()[-1], [b"1"])
+            host.transport.lose(UNKNOWN)
         self.assertEqual(shipper.state, "refused")
         self.failureResultOf(sent, Refused)
         self.stop()
@@ -337,7 +338,12 @@ class Shipping(LoggedCase):
         host.ack(1)
         self.assertEqual(self.lines.count("events are acknowledged again"), 2)
         self.clock.advance(500)  # what ends by its ttl, or without events, came to its end
+        host.up, attempts = False, len(self.trace)
         host.transport.lose()
+        self.clock.pump([0.0] * 3)
+        self.assertEqual(len(self.trace), attempts + 1)  # at once, but not again and again
+        host.up = True
+        self.clock.advance(60)
         host.transport.lose(ConnectionLost())
         self.assertEqual(shipper.fruitless, 0)
         self.stop()

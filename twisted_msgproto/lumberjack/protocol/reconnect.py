@@ -175,7 +175,7 @@ class _Line(ReconnectingClient[LumberjackClient]):
             self._change(ReconnectState.CONNECTING)
         self._shipper._takeBack(batches)
         self._shipper.connectionEnded(error)
-        if stood and batches and not link.expired and not self._shipper._closing:
+        if stood and batches and not link.expired:
             self._cameToNothing(link, batches)
 
     def _cameToNothing(self, link: WriterLink, batches: list[PreparedBatch]) -> None:
@@ -367,7 +367,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
 
     def _lookEmpty(self) -> None:
         deadline = self._deadline
-        if deadline is not None and deadline.active() and not self.unacknowledged:
+        if deadline is not None and not self.unacknowledged:
             deadline.cancel()
             self._disconnect()
 
