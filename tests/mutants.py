@@ -31,6 +31,14 @@ WORDS = {
     "queue": ("bridge", "lumberjack-0", "micromsg2-0"),
     "table": ("both_sides[bridge]", "second_sync"),
 }  # room → what the names of tests in the nets contain that concern it; else the room's name
+MORE = {
+    "net": (
+        *("tests/test_gateway.py", "tests/test_gateway_own.py", "tests/test_gateway_access.py"),
+        *("tests/test_several_gateways.py", "tests/mtl/test_authentication.py"),
+        *("tests/umq/test_topics.py", "tests/cli/test_status.py"),
+    ),
+}  # room → tests elsewhere, to which protocols and commands lend themselves, of what it has
+PROCESSES = "tests/tools/processes.py"  # whoever runs this starts some
 WARM = ("pytest", "hypothesis.stateful", "coverage", "pyarrow", "twisted.trial.unittest")
 OPTIONS = "-q -p no:cacheprovider --same --worlds 80 --fuzz 1000 -o timeout=0 -m 'not slow'"
 MUTANT_SECONDS = 30.0  # of all its tests, at most
@@ -81,7 +89,8 @@ def mutants(parent: Any, lines: range = range(1), function: str = "") -> Iterato
                 body: Any = getattr(node, "body", None)  # of a block its head alone
                 lines = range(node.lineno, body[0].lineno if body else node.end_lineno + 1)
             if field == "decorator_list":
-                yield place, lines, partial(value.pop, index)
+                whole = range(parent.lineno, parent.end_lineno + 1)
+                yield place, whole, partial(value.pop, index)
                 continue
             put: Any = partial(setattr, parent, field)
             put = partial(value.__setitem__, index) if isinstance(value, list) else put
@@ -94,11 +103,14 @@ class Tests:
     """The tests that concern a room, as a plug-in of pytest that runs in forks of this process."""
 
     def __init__(self, room: str, more: list[str]) -> None:
-        self.own = (*more, *([f"tests/{room}"] if Path("tests", room).is_dir() else []))
+        own = [f"tests/{room}"] if Path("tests", room).is_dir() else []
+        self.own = (*more, *own, *MORE.get(room, ()))
         self.words, self.failed = WORDS.get(room, (room,)), ""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         all_ = [*self.own, *([] if room in ("cli", "spark") else NETS)]
-        _, self.took = self.run([*all_, f"--cov={PACKAGE}", "--cov-context=test"], 3600.0)
+        _, self.took = self.run(
+            [*all_, f"--cov={PACKAGE}", "--cov=tests/tools", "--cov-context=test"], 3600.0
+        )
         if not self.took:  # it has 1e9 for what fails without a mutant
             raise SystemExit(Path("output.txt").read_text()[-3000:])
         self.executed: Any = importlib.import_module("coverage").CoverageData()
@@ -138,10 +150,14 @@ class Tests:
     def of(self, file: Path, statement: range) -> list[str]:
         """Return the tests that execute a statement, quick ones first."""
         lines = self.executed.contexts_by_lineno(str(file))
-        contexts = {test for line in statement for test in lines.get(line, ())} - {""}
-        contexts = contexts or {one for some in lines.values() for one in some}  # while imported
+        contexts = {test for line in statement for test in lines.get(line, ())}
+        if lines and not contexts:  # in processes, if at all: nobody measures what they execute
+            lines = self.executed.contexts_by_lineno(PROCESSES) or lines
+        every = {one for some in lines.values() for one in some if one.endswith("|run")}
+        contexts = contexts - {""} or every  # it may be executed while it is imported
         names = {name.split("|")[0] for name in contexts} & self.took.keys()
-        quick = sorted(names or self.took, key=self.took.__getitem__)  # a file of data: all of them
+        names = names or set(self.took)  # a file of data
+        quick = sorted(names, key=lambda name: (file.stem not in name, self.took[name]))
         totals = accumulate(self.took[name] for name in quick)
         return [name for name, sum_ in zip(quick, totals, strict=True) if sum_ < MUTANT_SECONDS]
 
