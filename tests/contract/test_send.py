@@ -88,6 +88,23 @@ class SendTo:
         for message in sink.messages:
             self.assertEqual({**typed, **message.fields}, message.fields)
 
+    @only("mtl")
+    def test_it_is_told_where_contents_went__RD_31(self: Any) -> None:
+        """MT-26"""
+        world = self.world(SafeSink())
+        new = "the broker had no queue orders: it was made, and nobody consumes it"
+        none = (
+            "no queue got them: orders is a resource of the profile ingest;"
+            " --destination queue/orders is a queue"
+        )
+        for destination, notes in (
+            *((None, []), ("ingest/orders", []), ("orders", [none])),
+            *(("queue/orders", [new]), ("queue/orders", [])),
+        ):
+            sent = Sent(self, world, destination=destination, count=1)
+            self.assertIsNone(sent.settle().line)
+            self.assertEqual(sent.progress.notes, notes)
+
     @only("micromsg2", "mtl", "sabc", "sabc-ws")
     def test_a_property_that_cannot_be_is_told_before_anything_is_sent(self: Any) -> None:
         world = self.world(sink := SafeSink())

@@ -218,18 +218,12 @@ def test_send_says_where_contents_went_and_which_limit_is_in_the_way__RD_31__RD_
         sent = launch.run("send", "mtl", address, "--count", "1", *words)
         return sent.stdout, sent.stderr
 
-    new = "; the broker had no queue orders: it was made, and nobody consumes it"
-    none = (
-        "; no queue got them: orders is a resource of the profile ingest;"
-        " --destination queue/orders is a queue"
-    )
+    new = "the broker had no queue orders: it was made, and nobody consumes it"
     to = "--destination"
-    assert send()[0].endswith("/s)\n")
-    assert send(to, "ingest/orders")[0].endswith("/s)\n")
-    assert send(to, "orders")[0].endswith(f"/s){none}\n")
-    assert send(to, "queue/orders")[0].endswith(f"/s){new}\n")  # as the line before advises
+    assert send(to, "queue/orders")[0].endswith(f"/s); {new}\n")
     assert send(to, "queue/orders")[0].endswith("/s)\n")
-    assert last_json(send(to, "orders", "--json")[0])["notes"] == [none[2:]]
+    told = last_json(send(to, "queue/others", "--json")[0])["notes"]
+    assert told == [new.replace("orders", "others")]
     assert "notes" not in last_json(send(to, "queue/orders", "--json")[0])
     _, error = send("--size", "1001")
     assert error.splitlines()[-1] == (
