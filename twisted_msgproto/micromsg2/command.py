@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, shown
@@ -225,8 +224,7 @@ class _Receiver(MicroMsg2Client):
         if self.ended is not None and not self.ended.called:
             self.ended.errback(Refused(f"the server said {text}", code))
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        super().connectionLost(reason)
+    def sessionLost(self, reason: Failure) -> None:
         if self.ended is not None and not self.ended.called:
             self.ended.errback(self.link.whyLost(reason))
 
