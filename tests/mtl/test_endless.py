@@ -83,6 +83,21 @@ class Honest(MtlCase):
         curve, keys = curve_keys()
         await self.serves(keys=keys, curve=curve)
 
+    @run
+    async def test_who_is_written_to_at_full_rate_cuts_nobody_off__NB_02(self) -> None:
+        looked, got = counting_looks(self), list[Any]()
+        factory = self.server(HeldSink(), limits=LIMITS)
+        client = await self.ready(factory, "test", limits=LIMITS)
+        reader = await client.reader(["resource"], "none", got.append)
+        await reader.summon("resource")
+        writer = await client.writer(["resource"], "none")
+        sent = 0
+        while len(looked) < 40 or sent < 400:
+            await writer.sendMany("resource", [bytes(SMALL - 100)] * 20)
+            sent += 20
+            await until(lambda: len(got) == sent)
+        self.assertEqual(factory.counters["flows_total"], 2)
+
 
 @needs_linux
 class Hostile(MtlCase):
