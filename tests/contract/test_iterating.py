@@ -127,7 +127,7 @@ class OfMicroMsg2(Way):
         return int(self.world.factory.counters["sent"]) - self._in_flight()
 
     def left(self) -> int:
-        figures = self.world.factory.broker.snapshot()
+        figures = self.world.factory.queues.store.snapshot()
         queued = figures["broker_waiting"] + figures["broker_in_flight"]
         return int(queued or self._in_flight())
 

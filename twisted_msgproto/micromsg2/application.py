@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from sys import getsizeof
 from typing import Final, Protocol
@@ -115,24 +115,20 @@ class Subscriber:
     Attributes:
         filters: its subscriptions: destination → filter, or None for all messages.
         waiting: messages of topics that it has no space for yet.
-        in_flight: number → message id of a queue's message, or None for a topic's message.
-        held: how many of these are of queues.
+        in_flight: number → message id, of a queue's message that it has not acknowledged.
         kept: what its subscriptions and the entries of ``waiting`` weigh, counted with what other
             sessions keep.
     """
 
-    __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "kept", "waiting",
-                 "waiting_bytes")  # fmt: skip
+    __slots__ = ("consumer", "filters", "in_flight", "kept", "waiting", "waiting_bytes")
 
-    def __init__(self, consumer: Consumer, counters: dict[str, int], every: SessionMemory) -> None:
-        self._counters = counters
+    def __init__(self, consumer: Consumer, every: SessionMemory) -> None:
         self.kept: MemoryShare = MemoryShare(every)
         self.consumer: Consumer = consumer
         self.filters: dict[str, Filter | None] = {}
         self.waiting: deque[Routed] = deque()
         self.waiting_bytes: int = 0
-        self.in_flight: dict[int, int | None] = {}
-        self.held: int = 0
+        self.in_flight: dict[int, int] = {}
 
     def choose(
         self, destination: str, messages: list[Routed], chosen: list[Routed]
@@ -157,20 +153,10 @@ class Subscriber:
                 steps = 0
         yield steps
 
-    def spread(self, messages: Sequence[Routed]) -> None:
-        self._counters["topics_delivered"] += len(messages)
-        numbers = self.consumer.push(messages)
-        if numbers is not None:
-            self.in_flight.update(zip(numbers, repeat(None)))
-
     def acknowledged(self, numbers: Iterable[int]) -> list[int]:
         """Forget these numbers; return the ids of messages of queues among them."""
-        flights = self.in_flight  # without what the application has sent
-        found = [flights.pop(number) for number in numbers if number in flights]
-        message_ids = [message_id for message_id in found if message_id is not None]
-        self.held -= len(message_ids)
-        self._counters["topics_acknowledged"] += len(found) - len(message_ids)
-        return message_ids
+        flights = self.in_flight
+        return [flights.pop(number) for number in numbers if number in flights]
 
     # As the consumer of queues.
 
@@ -186,7 +172,6 @@ class Subscriber:
         self.in_flight.update(
             zip(numbers, [message.message_id for message in messages], strict=True)
         )
-        self.held += len(messages)
         self.consumer.owing()
         return True
 
@@ -200,7 +185,6 @@ class Broker:
     Attributes:
         queues: the names of queues that take messages, by destination.
         topics: the subscribers of each topic that has any.
-        counters: plain integers for metrics.
     """
 
     def __init__(
@@ -235,26 +219,11 @@ class Broker:
         # What was published to topics and is not done yet, in order.
         self._publications: deque[Iterator[int]] = deque()
         self._order = 0
-        self.counters: dict[str, int] = {
-            "topics_published": 0,
-            "topics_delivered": 0,
-            "topics_acknowledged": 0,
-            "topics_lost": 0,
-            "topics_slow_consumers": 0,
-        }
 
     def declare(self) -> None:
         """Make the queues that were named beforehand; TooManyQueues if they are too many."""
         for name in self._kept:
             self._served.store.declare(QueueName(self._space, name), self._served.now(), kept=True)
-
-    def snapshot(self) -> dict[str, int]:
-        """Return figures for metrics: the counters, those of the queues, and subscriptions."""
-        return {
-            **self._served.store.snapshot(),
-            **self.counters,
-            "subscriptions": sum(len(s.filters) for s in self._subscribers.values()),
-        }
 
     # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
 
@@ -283,7 +252,7 @@ class Broker:
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
-            subscriber = Subscriber(consumer, self.counters, self._every)
+            subscriber = Subscriber(consumer, self._every)
             self._subscribers[consumer] = subscriber
         allowed, filters = self._limits.integer("subscriptions"), subscriber.filters
         if destination not in filters and len(filters) >= allowed:
@@ -436,7 +405,6 @@ class Broker:
             frames = encode_unnumbered(address, payload)
             nbytes = weight_of(address, payload, notes)
             to.append(Routed(self._order, frames, nbytes, properties, notes, weight))
-            self.counters["topics_published"] += 1
             steps += MESSAGE_STEPS
             if steps >= COUNTED_STEPS:
                 yield steps
@@ -464,7 +432,7 @@ class Broker:
             if not subscriber.waiting:
                 consumer = subscriber.consumer
                 while given < len(messages) and (room := consumer.room()) > 0:
-                    subscriber.spread(messages[given : given + room])
+                    consumer.push(messages[given : given + room])
                     given += room
             if given < len(messages) and subscriber.filters:  # else it is lost
                 self._wait(subscriber, messages[given:])
@@ -514,7 +482,7 @@ class Broker:
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
             self._waited(subscriber, messages)
-            subscriber.spread(messages)
+            subscriber.consumer.push(messages)
         if (
             len(waiting) > self._limits["subscriber-messages"]
             or subscriber.waiting_bytes > self._limits["subscriber-bytes"]
@@ -522,7 +490,6 @@ class Broker:
             self._drop(subscriber)
 
     def _drop(self, subscriber: Subscriber) -> None:
-        self.counters["topics_slow_consumers"] += 1
         consumer = subscriber.consumer
         self.lost(consumer)
         consumer.too_slow()
@@ -532,7 +499,7 @@ class Broker:
     def owes(self, consumer: Consumer) -> bool:
         """Return whether ``consumer`` has messages of queues that it has not acknowledged."""
         subscriber = self._subscribers.get(consumer)
-        return subscriber is not None and subscriber.held > 0
+        return subscriber is not None and bool(subscriber.in_flight)
 
     def acknowledged(self, consumer: Consumer, numbers: Iterable[int]) -> None:
         """Note that ``consumer`` acknowledged these: they are done, and it has space again."""
@@ -564,12 +531,9 @@ class Broker:
         subscriber = self._subscribers.pop(consumer, None)
         if subscriber is None:
             return
-        in_flight = len(subscriber.in_flight) - subscriber.held
-        self.counters["topics_lost"] += in_flight + len(subscriber.waiting)
         self._waited(subscriber, subscriber.waiting)
         subscriber.waiting.clear()
         subscriber.in_flight.clear()
-        subscriber.held = 0
         subscriber.kept.clear()
         destinations, subscriber.filters = list(subscriber.filters), {}
         for destination in destinations:
