@@ -36,6 +36,7 @@ MORE = {
         *("tests/test_gateway.py", "tests/test_gateway_own.py", "tests/test_gateway_access.py"),
         *("tests/test_several_gateways.py", "tests/mtl/test_authentication.py"),
         *("tests/umq/test_topics.py", "tests/cli/test_status.py"),
+        "tests/cli/test_no_permission.py",
     ),
 }  # room → tests elsewhere, to which protocols and commands lend themselves, of what it has
 PROCESSES = "tests/tools/processes.py"  # whoever runs this starts some

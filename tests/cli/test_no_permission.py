@@ -131,7 +131,6 @@ TWISTD_OPTIONS = {
         "",
     ),
     "--pidfile=closed": (r"closed: Is a directory; (--pidfile=) goes without one", ""),
-    "--pidfile=closed/pid": (r"closed/pid: Permission denied; (--pidfile=) goes without one", ""),
     "--rundir=nosuch": ("--rundir: there is no directory nosuch; make it first", "--rundir=."),
     "--chroot=nosuch": ("--chroot: there is no directory nosuch; make it first", "--rundir=."),
     "--uid=4294967": ("there is no user of the number 4294967 here", "--rundir=."),
@@ -139,25 +138,34 @@ TWISTD_OPTIONS = {
 """An option of twistd's own, what is said of it, and what works in its place ("": what is said)."""
 
 
-@linux
-@pytest.mark.parametrize(
-    ("option", "server"),
-    [
-        *((option, ["lumberjack", "-etcp:0:interface=127.0.0.1"]) for option in TWISTD_OPTIONS),
-        ("--pidfile=closed/pid", ["msgproto", "--config=g.toml"]),
-    ],
-)
+@pytest.mark.parametrize("option", TWISTD_OPTIONS)
 def test_options_of_twistd_name_what_is_there(
-    launch: Launcher, directory: Path, option: str, server: list[str]
+    directory: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     """RD-14: else they ended in Twisted's tracebacks."""
+    monkeypatch.chdir(directory)
     words, remedy = TWISTD_OPTIONS[option]
-    refused = launch("twistd", "-n", option, *server, module=POWERLESS)
+    server = ["lumberjack", "-etcp:0:interface=127.0.0.1"]
+    with pytest.raises(SystemExit) as refused:
+        twistd.ServerOptions().parseOptions(["-n", option, *server])
+    found = re.search(words, str(refused.value))
+    assert found is not None, refused.value
+    twistd.ServerOptions().parseOptions(["-n", remedy or found[1], *server])
+
+
+@linux
+@pytest.mark.parametrize(
+    "server", [["lumberjack", "-etcp:0:interface=127.0.0.1"], ["msgproto", "--config=g.toml"]]
+)
+def test_a_pid_file_where_none_may_be_written_is_a_line(
+    launch: Launcher, directory: Path, server: list[str]
+) -> None:
+    """RD-14: else it ended in Twisted's traceback."""
+    refused = launch("twistd", "-n", "--pidfile=closed/pid", *server, module=POWERLESS)
     assert refused.wait() != 0
-    found = re.search(words, refused.output)
-    assert found is not None and len(refused.lines) == 1, refused.output
-    served = launch("twistd", "-n", remedy or found[1], *server, module=POWERLESS)
-    served.line("lumberjack listening")
+    [line] = refused.lines
+    assert "closed/pid: Permission denied; --pidfile= goes without one" in line
+    launch("twistd", "-n", "--pidfile=", *server, module=POWERLESS).line("lumberjack listening")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from twisted.scripts import twistd
 
 from tests.spark.conftest import identity, messages, write
 from tests.tools.loops import landed_offsets
@@ -80,17 +82,19 @@ def test_the_same_command_starts_again_after_a_kill(
 
 
 def test_a_pid_that_another_program_has_now_is_no_obstacle__RD_10(
-    launch: Launcher, directory: Path
+    launch: Launcher, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RD-10: a container with an init of its own gives the number to whoever comes first."""
-    other = launch.command(["sleep", "1000"])
-    for left in (str(other.pid), ""):  # a power failure leaves an empty one
-        (directory / "twistd.pid").write_text(left)
-        server = launch.command([sys.executable, *WAYS["twistd -n"]])
-        server.line("lumberjack listening on unix:")
-        if left:
-            server.kill()
-    assert (directory / "twistd.pid").read_text() == str(server.pid)
+    monkeypatch.chdir(directory)
+    file, other = Path("twistd.pid"), launch.command(["sleep", "1000"])
+    for left in (str(other.pid), str(os.getpid()), ""):  # a power failure leaves an empty one
+        file.write_text(left)
+        twistd.ServerOptions().parseOptions(["-n", *PLUGIN])
+        assert not file.exists()
+    server = launch.command([sys.executable, *WAYS["twistd -n"]])
+    server.line("lumberjack listening on unix:")
+    twistd.ServerOptions().parseOptions(["-n", *PLUGIN])
+    assert file.read_text() == str(server.pid)
     second = launch.command([sys.executable, *WAYS["twistd -n"]])
     assert second.wait() == 1
     assert "Another twistd server is running" in second.output
