@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import socket
 import stat
@@ -74,7 +75,8 @@ class Shelf:
             raise self.broken
         return [
             QueueShown(space="micromsg2", name="orders", waiting=2, oldest=5),
-            QueueShown(space="mtl/v/queue", name="käse & brot", waiting=0),
+            QueueShown(space="mtl/v/queue", name="käse & brot", waiting=0, in_flight=1, bytes=3),
+            QueueShown(space="mtl/w/queue", name="käse & brot", waiting=5, in_flight=2, bytes=4),
         ]
 
     def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
@@ -132,6 +134,12 @@ class Control(TestCase):
         self.assertEqual(shown, [message(1, b"caf\xc3\xa9", a="1"), message(2, b"\xff")])
         self.assertEqual(await self.asked("purge", "mtl/v/queue", "käse & brot"), 7)
         self.assertEqual(await self.request("GET", "/alive"), (200, b"{}\n"))
+        broker = json.loads((await self.request("GET", "/status.json"))[1])["broker"]
+        self.assertEqual([one["waiting"] for one in broker["queues"]], [5, 2, 0])
+        self.assertEqual(
+            {name: [*space.values()] for name, space in broker["spaces"].items()},
+            {"micromsg2": [1, 2, 0, 0], "mtl": [2, 5, 3, 7]},
+        )
         self.assertEqual(await self.asked("requeue", "micromsg2", "orders.dead", "orders"), 8)
         self.assertEqual(
             self.shelf.told,
@@ -222,7 +230,7 @@ class Control(TestCase):
         os.makedirs(directory)
         service = self.serve(directory)
         self.assertTrue(Path(directory, "control").is_socket())
-        self.assertEqual(len(await self.asked("queues", directory=directory)), 2)
+        self.assertEqual(len(await self.asked("queues", directory=directory)), 3)
         await service.stopService()
         self.assertNotIn("control", os.listdir(directory))
         self.assertNotIn(os.path.realpath(directory), opened_files())
