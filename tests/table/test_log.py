@@ -331,6 +331,29 @@ def test_what_a_newer_table_needs_is_named(
 
 
 @pytest.mark.parametrize(
+    ("column", "mapping", "unknown"),
+    [
+        ({"comment": "whose it is"}, "none", ""),
+        ({"delta.invariants": "{}"}, "none", "invariants"),
+        ({"delta.generationExpression": "1"}, "none", "generatedColumns"),
+        ({"delta.identity.start": 1}, "none", "identityColumns"),
+        ({}, "name", "columnMapping"),
+    ],
+)
+def test_columns_that_another_makes_or_renames_are_named(
+    tmp_path: Path, column: dict[str, Any], mapping: str, unknown: str
+) -> None:
+    table = Table.create(tmp_path / "table", TABLE_SCHEMA)
+    metadata: dict[str, Any] = lines(table, 0)[-1]["metaData"]
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"][0]["metadata"] = column
+    metadata["configuration"]["delta.columnMapping.mode"] = mapping
+    changed(table, metaData={**metadata, "schemaString": json.dumps(schema)})
+    found = written_on(table)
+    assert unknown in found and bool(found) == bool(unknown)
+
+
+@pytest.mark.parametrize(
     ("schema", "by", "text"),
     [
         (TABLE_SCHEMA, ["day", "hour", "minute"], "no column 'hour'"),

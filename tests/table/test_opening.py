@@ -347,7 +347,9 @@ def refused(
 
 
 def test_partitioning_is_what_the_table_has_unless_one_asks_for_another(tmp_path: Path) -> None:
+    assert preflight.is_new(str(tmp_path / "t"), {})
     assert opened(tmp_path / "t", ["protocol", "day"]).partition_by == ("protocol", "day")
+    assert not preflight.is_new(str(tmp_path / "t"), {})
     again = opened(tmp_path / "t")
     assert (again.partition_by, again.schema.names) == (("protocol", "day"), TABLE_SCHEMA.names)
     line = refused(tmp_path / "t", ["day"])
