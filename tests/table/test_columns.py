@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -21,9 +22,11 @@ from twisted_msgproto.table.columns import (
     NOT_OBJECT,
     NOT_TEXT,
     TOO_DEEP,
+    Column,
     Columns,
     columns_of,
 )
+from twisted_msgproto.table.shape import Shape, shape_of
 
 BAD = "an error"
 """The value is null, and the row's error names the column."""
@@ -185,6 +188,7 @@ VECTORS: list[tuple[str | dict[str, str], str, Any]] = [
     ("date", '"20260131"', BAD),
     ("date", "20260131", BAD),
     ({"type": "date", "format": "%d.%m.%Y"}, '"31.01.2026"', dt.date(2026, 1, 31)),
+    ({"type": "date", "format": "%d.%m.%Y"}, '"31.02.2026"', BAD),
     ("array<string>", '["a",null,"b"]', ["a", None, "b"]),
     ("array<string>", "[]", []),
     ("array<string>", "[1,true]", ["1", "true"]),
@@ -258,6 +262,45 @@ def test_a_value_becomes_what_the_rules_say_alone_and_among_others(
         expected = by_reference(columns, among)
         assert repr(by_blocks(columns, among)) == repr(expected)
         assert repr(by_blocks(columns, among, short_cut=False)) == repr(expected)
+
+
+STRUCT = pa.struct([("n", pa.int32()), ("t", pa.string())])
+MAP = pa.map_(pa.string(), pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value", "error"),
+    [
+        (STRUCT, '{"n":"5","t":1}', {"n": 5, "t": "1"}, None),
+        (STRUCT, "{}", {"n": None, "t": None}, None),
+        (STRUCT, '{"n":"x","t":"y"}', {"n": None, "t": "y"}, 'v.n: "x" is not of type int'),
+        (STRUCT, "null", None, None),
+        (STRUCT, "[1]", None, "v: [1] is no object"),
+        (MAP, '{"a":1,"b":null}', [("a", 1), ("b", None)], None),
+        (MAP, '{"a":"x","b":"y"}', None, 'v.a: "x" is not of type long'),
+        (MAP, "null", None, None),
+        (MAP, "5", None, "v: 5 is no object"),
+        (MAP, '{"\\ud800":1}', None, 'v: a name in {"\\ud800":1} is not Unicode'),
+        (pa.list_(STRUCT), '[{"n":1},null]', [{"n": 1, "t": None}, None], None),
+        (pa.list_(STRUCT), "null", None, None),
+        (pa.list_(STRUCT), "{}", None, "v: {} is no array"),
+        (pa.float32(), "0.5", 0.5, None),
+        (pa.float32(), "Infinity", float("inf"), None),
+        (pa.float32(), "1e39", None, "v: 1e39 is too large for float"),
+        (pa.int8(), "-128", -128, None),
+        (pa.int8(), "128", None, "v: 128 is too large for byte"),
+        (pa.int16(), "32768", None, "v: 32768 is too large for short"),
+    ],
+)
+def test_what_sql_asks_for_may_have_members(
+    kind: pa.DataType, text: str, value: Any, error: str | None
+) -> None:
+    columns = Columns((Column("v", kind, ("v",)),))
+    body = b'{"v":%s}' % text.encode()
+    assert by_reference(columns, [body]) == ([[value]], [error])
+    expected = [[value], [None]], [error, None]
+    for way in (True, False):
+        assert by_blocks(columns, [body, b"{}"], short_cut=way) == expected
 
 
 def nested(levels: int) -> bytes:
@@ -515,3 +558,37 @@ def test_columns_that_cannot_be_are_refused_in_a_line(given: dict[str, Any], lin
         columns_of(given)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+A = {"a": {"type": "int"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"keep": ["body"]}, "keep is for a table with [table.columns]; others keep all"),
+        ({"columns": 5}, "[table.columns] is a table of columns, not 5"),
+        ({"columns": A, "keep": "body"}, "keep is a list of protocol, peer, "),
+        ({"columns": A, "keep": ["body", "offset"]}, "not ['body', 'offset']"),
+        ({"columns": A, "keep": ["kind", "body", "body"]}, "keep has 'body' twice"),
+        ({"columns": A, "keep": ["kind"]}, 'partitioned by protocol: keep = ["protocol"]'),
+        ({"where": 5}, "where is a table as"),
+        ({"where": {"fields": "x"}}, "where names 'fields'; rows are chosen by "),
+        ({"where": {"kind": []}}, "where: kind is a text or a list of texts, not []"),
+        ({"where": {"kind": ["x", 5]}}, "where: kind is a text or a list of texts, not ['x', 5]"),
+        ({"where": {"truncated": "x"}}, "where: truncated is true or false, not 'x'"),
+        ({"where": {"kind": ["x", "y", "x"]}}, "where: kind has 'x' twice"),
+    ],
+)
+def test_rows_that_cannot_be_chosen_are_refused_in_a_line(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(line)):
+        shape_of(given, ("day", "protocol"))
+
+
+def test_a_shape_is_what_was_written() -> None:
+    assert shape_of({}, ("day", "protocol")) is shape_of({"where": {}}) is None
+    where = shape_of({"where": {"truncated": True, "kind": ["x", "y"]}}, ("day", "protocol"))
+    assert where == Shape((("truncated", (True,)), ("kind", ("x", "y"))))
+    whole = shape_of({"columns": A, "keep": ["body", "protocol"]}, ("day", "protocol"))
+    assert whole is not None and (whole.where, whole.columns) == ((), columns_of(A))
+    assert whole.keep == ("protocol", "body"), "in the order of the queue's columns"

@@ -25,7 +25,7 @@ from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.delta_table import Table
-from twisted_msgproto.table.derive import Derived, derive, propose, raw_rows
+from twisted_msgproto.table.derive import Derived, derive, propose, raw_rows, tried_lines, try_out
 from twisted_msgproto.table.landing import DAY, Target
 from twisted_msgproto.table.retention import erase, expire
 from twisted_msgproto.table.rewind import rewind
@@ -476,3 +476,72 @@ def test_a_proposal_is_a_file_that_finds_what_is_there_whatever_names_are_in_it(
     for row in rows:
         values, error = shape.columns.row(row["body"], row["fields"])
         assert error is None and set(values.values()) == {row["offset"], "text"}
+
+
+def test_a_proposal_has_the_type_of_all_values_and_is_tried_out(local: Table, a: Gateway) -> None:
+    document = {
+        "@timestamp": "2026-01-31T12:00:00Z",
+        "host": {"name": "web-1", "ip.v4": "10.0.0.1"},
+        "n": 2**63 - 1,
+        "large": 2**63,
+        "low": -(10**18) + 1,
+        "took": 1.5,
+        "code": "200",
+        "zip": "01234",
+        "zero": 0,
+        "minus": "-05",
+        "ok": True,
+        "tags": ["a", None],
+        "mixed": [1, "x"],
+        "both": 1,
+        "parts": [{"a": 1}],
+        "day": "2026-01-31",
+        "N": "quoted",
+        "none": None,
+    }
+    bodies = [json.dumps(document).encode(), b"no JSON", b'{"n":7,"took":3,"both":[1]}']
+    given = [{"user": "joe", "role": "x"}, {"role": "y"}]
+    a.put(199, body=lambda n: bodies[n % 3 - 1], fields=lambda n: dict(*given[n - 1 : n]))
+    land(local, a)
+    proposed = propose(raw_rows(opened_again(local), 200))
+    assert proposed.splitlines() == [
+        "# proposed from 200 rows",
+        "[table.columns]",
+        'timestamp = { path = "@timestamp", type = "timestamp" }',
+        'host_name = { path = "host.name", type = "string" }',
+        'host_ip_v4 = { path = ["host", "ip.v4"], type = "string" }',
+        'n = { path = "n", type = "long" }',
+        'large = { path = "large", type = "string" }',
+        'low = { path = "low", type = "long" }',
+        'took = { path = "took", type = "double" }',
+        'code = { path = "code", type = "long" }',
+        'zip = { path = "zip", type = "string" }',
+        'zero = { path = "zero", type = "long" }',
+        'minus = { path = "minus", type = "string" }',
+        'ok = { path = "ok", type = "boolean" }',
+        'tags = { path = "tags", type = "array<string>" }',
+        'mixed = { path = "mixed", type = "array<string>" }',
+        'both = { path = "both", type = "json" }',
+        'parts = { path = "parts", type = "json" }',
+        'day_2 = { path = "day", type = "date" }',
+        'N_2 = { path = "N", type = "string" }',
+        'role = { from = "fields", path = "role", type = "string" }',
+        '# seldom: "user"',
+    ]
+    columns = {"n": {"path": "n", "type": "int"}, "wrong": {"path": "m", "type": "int"}}
+    for given, lines in (
+        ({"where": {"protocol": "umq"}}, ["x: 0 rows, 50 left out, 0 errors"]),
+        ({}, ["x: 50 rows, 0 errors"]),
+        (
+            {"columns": columns},
+            [
+                "x: 50 rows, 34 errors",
+                "x: body: 17 errors, as: the body is not JSON",
+                "x: n: 17 errors, 16 values, as: n: 9223372036854775807 is too large for int",
+                "x: wrong: 0 errors, 0 values",
+            ],
+        ),
+    ):
+        shape = shape_of(given) or Shape()
+        tried = try_out(shape, raw_rows(opened_again(local), 50))
+        assert tried_lines("x", shape, tried) == lines

@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import Landed
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.delta_table import Table
+from twisted_msgproto.table.properties import check_properties
 
 NEWEST = 7
 ALL = range(NEWEST + 1)
@@ -555,3 +557,22 @@ def test_a_table_gets_its_properties_at_a_start_once(tmp_path: Path) -> None:
     assert [commit.operation for commit in new.refresh()] == ["SET TBLPROPERTIES"]
     land(new, "a", 9)  # a bridge that runs meanwhile goes on
     assert opened().properties == changed.properties
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("delta.enableChangeDataFeed", "true", "is none of delta.appendOnly, "),
+        ("Delta.appendOnly", "true", "is none of delta.appendOnly, "),
+        ("delta.appendOnly", "yes", "is true or false, not 'yes'"),
+        ("delta.enableExpiredLogCleanup", "interval 2 days", "is true or false"),
+        ("delta.logRetentionDuration", "true", 'is an interval as "interval 30 days", not'),
+        ("delta.deletedFileRetentionDuration", "interval 2 days", ""),
+        ("delta.appendOnly", "false", ""),
+        ("owner", "true", ""),
+    ],
+)
+def test_a_table_has_no_property_that_is_not_kept_to(name: str, value: str, line: str) -> None:
+    with pytest.raises(ConfigurationError) if line else nullcontext() as refused:
+        check_properties({"owner": "us", name: value})
+    assert not refused or f"properties: {name} {line}" in str(refused.value)

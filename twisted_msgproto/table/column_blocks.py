@@ -277,7 +277,7 @@ def convert_array(kind: pa.DataType, format: str | None, raw: pa.Array) -> Resul
         return _chosen(raw, plain, lambda texts: texts.cast(kind))
     if pa.types.is_decimal(kind):
         whole, scale = kind.precision - kind.scale, kind.scale
-        plain = rf"^-?[0-9]{{1,{max(1, whole)}}}" + (rf"(\.[0-9]{{1,{scale}}})?$" if scale else "$")
+        plain = rf"^-?[0-9]{{1,{whole}}}" + (rf"(\.[0-9]{{1,{scale}}})?$" if scale else "$")
         return _chosen(raw, plain, lambda texts: texts.cast(kind)) if whole else _all(raw, kind)
     if pa.types.is_boolean(kind):
         return _chosen(raw, "^(true|false)$", lambda texts: pc.equal(texts, "true"))

@@ -126,7 +126,7 @@ def _kind(value: Any) -> str:
     if INTEGER.fullmatch(text):
         # What is a text and begins with a zero is a number for nobody who wrote it.
         plain = isinstance(value, Number) or not re.match("-?0.", text)
-        fits = len(text) < 20 and -LONG_MAX <= int(text) < LONG_MAX
+        fits = len(text) < 20 and int(text) < LONG_MAX
         return "long" if plain and fits else "string"
     if isinstance(value, Number):
         return "double"
