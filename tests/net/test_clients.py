@@ -225,6 +225,7 @@ class ComebackTests(SynchronousTestCase):
         self.assertNoResult(asked)
         self.clock.advance(1)
         self.failureResultOf(asked, TimedOut)
+        self.assertEqual(client.waiting, 0)
 
     def test_verbs_of_a_callback_come_behind_those_which_wait(self) -> None:
         client = self.client()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from OpenSSL import SSL
 from twisted.application.service import Service
-from twisted.internet.address import IPv4Address
+from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Protocol, ServerFactory
@@ -29,6 +29,7 @@ from twisted_msgproto.lumberjack import LumberjackServerFactory, encode_json, en
 from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.endpoints import ServedEndpoint, address_name
+from twisted_msgproto.net.factory import peer_name
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.testing import SafeSink
@@ -190,6 +191,11 @@ def test_a_connection_which_tls_ended_is_told_and_forgotten_whatever_the_error_h
 )
 def test_an_endpoint_of_tls_is_announced_by_its_own_name__NB_13(description, name):
     assert address_name(IPv4Address("TCP", "192.0.2.1", 80), description) == name
+
+
+@pytest.mark.parametrize(("name", "shown"), [(None, "unix"), (b"s\n\xff", "s\\n\ufffd")])
+def test_a_peer_on_a_unix_socket_is_named_in_one_line(name: Any, shown: str) -> None:
+    assert peer_name(UNIXAddress(name)) == shown
 
 
 def test_how_slow_input_is_follows_from_cpu_time_on_a_real_reactor__NB_07():

@@ -319,7 +319,11 @@ def test_addresses_take_turns_when_there_is_room_again() -> None:
     # It has finished one message: there is room for two, and it goes on.
     eldest.hold(SOFT - 7 * 125_002 - TURN_BYTES - 10)
     assert not one[0].held_back
+    assert not before[0].held_back
     assert sum(peer.held_back for peer in crowd) == 5
+    eldest.hold(SOFT - 7 * 125_002 - 1)  # of an address the newest has every other turn
+    assert not behind[2].held_back
+    assert sum(peer.held_back for peer in crowd) == 4
 
 
 def test_unread_output_counts_and_only_reading_it_is_progress() -> None:

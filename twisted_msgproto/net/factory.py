@@ -112,8 +112,7 @@ def peer_name(address: IAddress | None) -> str:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if not isinstance(address, UNIXAddress):
         return type(address).__name__
-    name = address.name or b"unix"  # most clients have no name
-    return escaped(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name))
+    return escaped((address.name or b"unix").decode("utf-8", "replace"))  # most have no name
 
 
 def tls_refusal(reason: Failure) -> Refused | None:
