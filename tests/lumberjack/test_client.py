@@ -25,7 +25,9 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackShipper,
+    connect,
 )
+from twisted_msgproto.lumberjack.machine import Writer
 
 PEER = IPv4Address("TCP", "192.0.2.9", 5044)
 
@@ -347,6 +349,19 @@ class Shipping(LoggedCase):
         host.transport.lose(ConnectionLost())
         self.assertEqual(shipper.fruitless, 0)
         self.stop()
+
+    def test_who_says_nothing_has_one_window_of_2048_events_in_flight__LJ_18(self):
+        (host,) = self.hosts("a")
+
+        async def connected():
+            return await connect(host, reactor=self.clock)
+
+        client = self.successResultOf(Deferred.fromCoroutine(connected()))
+        shipper = LumberjackShipper(self.clock, [host])
+        for factory in (LumberjackClientFactory(clock=self.clock), shipper.factory, client.factory):
+            self.assertEqual((factory.window, factory.capacity), (2048, 2048))
+            self.assertEqual((factory.packer.version, Writer().capacity), (2, 2048))
+        client.abort()
 
     def test_what_waits_is_bounded(self):
         """LJ-09."""

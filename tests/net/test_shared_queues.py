@@ -239,6 +239,14 @@ def test_properties_from_micromsg2_to_mtl(sent: Any, got: Any) -> None:
     assert mtl_messages.fields_of(mtl_messages.own_of(read)) == got
 
 
+@pytest.mark.parametrize("protocol", [micromsg2_messages, mtl_messages])
+def test_properties_that_are_cut_are_refused(protocol: Any) -> None:
+    own = protocol.own_of({"a": 1, "b": "x"})
+    for end in range(len(own)):
+        with pytest.raises(ValueError):
+            protocol.fields_of(own[:end])
+
+
 @pytest.mark.parametrize(
     ("sent", "got"),
     [

@@ -108,14 +108,11 @@ def _pieces(data: bytes) -> Iterator[bytes]:
     """Yield texts that have their sizes in front; ValueError where one is cut."""
     position, end = 0, len(data)
     while position < end:
-        if position + _SIZE.size > end:
+        start = position + _SIZE.size
+        position = start + int.from_bytes(data[position:start], "little")
+        if position > end:
             raise ValueError("an envelope's own bytes are cut")
-        (size,) = _SIZE.unpack_from(data, position)
-        position += _SIZE.size
-        if position + size > end:
-            raise ValueError("an envelope's own bytes are cut")
-        yield data[position : position + size]
-        position += size
+        yield data[start:position]
 
 
 def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
