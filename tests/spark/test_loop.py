@@ -220,8 +220,11 @@ class Workers:
 
     defaultParallelism = 2
 
-    def __init__(self) -> None:
+    def __init__(self, error: str = "", ended: int | None = None) -> None:
         self.said: list[tuple[Any, ...]] = []
+        self.error = error
+        self._gateway = SimpleNamespace(proc=SimpleNamespace(pid=7, returncode=ended))
+        self._gateway.proc.poll = lambda: ended
 
     def setJobGroup(self, *words: Any) -> None:
         self.said.append(words)
@@ -231,8 +234,12 @@ class Workers:
 
     def parallelize(self, rows: Any, number: int) -> Any:
         def planned(work: Any) -> Any:
-            results = lambda: [one for n in range(number) for one in work(n, iter(rows))]  # noqa: E731
-            return SimpleNamespace(collect=results)
+            def collect() -> list[Any]:
+                if self.error:
+                    raise type("Py4JJavaError", (Exception,), {"__module__": "py4j"})(self.error)
+                return [one for n in range(number) for one in work(n, iter(rows))]
+
+            return SimpleNamespace(collect=collect)
 
         return SimpleNamespace(mapPartitionsWithIndex=planned)
 
@@ -273,12 +280,38 @@ def test_a_job_has_as_many_tasks_as_a_table_has_most(tmp_path: Path, queue: Path
     assert str(tmp_path / "2") in none
 
 
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        (None, "the batch failed: no room; Spark's log: log"),
+        (-9, "Java machine \\(pid 7\\) ended with status -9"),
+    ],
+)
+def test_a_job_that_fails_is_a_line(ended: int | None, line: str) -> None:
+    with pytest.raises(MsgprotoError, match=line):
+        SparkRunner(Workers("no room", ended), Path("log"))(Target("/one"), range_of(0, 10))
+
+
 def test_a_runner_that_was_cancelled_begins_no_job() -> None:
     spark = SparkRunner(workers := Workers(), Path("log"))
     spark.cancel()
     with pytest.raises(TableError, match="the bridge ends"):
         spark(Target("/one"), range_of(0, 10))
     assert workers.said == [(jobs.JOB_GROUP,)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "most"),
+    [
+        ({"a": (0, 10)}, {"a": (5, 15)}, True),
+        ({"a": (0, 10)}, {"a": (6, 16)}, False),
+        ({"a": (0, 12)}, {"a": (2, 7)}, False),
+        ({"a": (0, 10), "b": (0, 2)}, {"a": (4, 10), "b": (5, 9)}, True),
+        ({"a": (0, 10), "b": (0, 2)}, {"a": (4, 10), "c": (0, 7)}, False),
+    ],
+)
+def test_tables_share_a_read_of_half_their_rows(one: Any, other: Any, most: bool) -> None:
+    assert jobs.shares(one, other) == jobs.shares(other, one) == most
 
 
 @pytest.mark.usefixtures("patient")
