@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,11 @@ from twisted_msgproto.core.errors import (
     TimedOut,
 )
 from twisted_msgproto.extend import ReconnectingClient
-from twisted_msgproto.net.clients.client_endpoints import client_endpoint, host_and_port
+from twisted_msgproto.net.clients.client_endpoints import (
+    client_endpoint,
+    host_and_port,
+    websocket_endpoint,
+)
 from twisted_msgproto.net.clients.command_types import ConnectOptions
 from twisted_msgproto.net.clients.reconnect import Backoff, ReconnectingService
 from twisted_msgproto.net.factory import tls_refusal
@@ -101,6 +106,17 @@ def test_each_file_of_tls_is_named_with_what_is_wrong_with_it(tmp_path: Path) ->
         with pytest.raises(ConfigurationError) as refused:
             client_endpoint(installed, options)
         assert str(refused.value) == problem
+
+
+@pytest.mark.parametrize("endpoint", ["tcp:h:1", "tls:h:port=1", "ws://h"])
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert", "--tls-key", "tls"])
+def test_tls_is_not_left_out_in_silence(endpoint: str, option: str) -> None:
+    files = {} if option == "tls" else {option[2:].replace("-", "_"): Path("f.pem")}
+    options = ConnectOptions(endpoint=endpoint, **files)  # type: ignore[arg-type]
+    made = websocket_endpoint if endpoint == "ws://h" else client_endpoint
+    said = f"{option} goes with tls:HOST:PORT or wss://…, not with {endpoint}"
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        made(installed, options, None if files else object())
 
 
 # ── what every client which comes back has in common ────────────────────────────────────────────

@@ -22,12 +22,10 @@ from ...core.limits import Limit
 from ..deferreds import Waiters
 from ..session import OrderlyLink
 
-UNSENT_BYTES: Final = 64 << 20
-
 UNSENT_LIMITS: Final = (
     Limit(
         "unsent-bytes",
-        UNSENT_BYTES,
+        64 << 20,
         "bytes",
         "that the server has not read: verbs fail above; of answers to it twice as many, then it"
         " is left",
@@ -85,7 +83,7 @@ class ClientLink(OrderlyLink):
 
     @property
     def _unsentMax(self) -> int:
-        return int(self.factory.limits.get("unsent-bytes", UNSENT_BYTES))
+        return int(self.factory.limits.get("unsent-bytes", UNSENT_LIMITS[0].default))
 
     def roomFor(self, nbytes: int) -> None:
         waiting, most = self.wire.output.nbytes, self._unsentMax

@@ -65,9 +65,7 @@ def client_endpoint(
     """
     kind, _, rest = options.endpoint.partition(":")
     if kind != "tls" or "=" in rest:
-        refuse_tls_files(options)
-        if tls is not None:
-            raise ConfigurationError(f"tls goes with tls:HOST:PORT, not with {options.endpoint}")
+        refuse_tls(options, tls)
     if kind in ("tcp", "tls") and "=" not in rest:
         host, port = host_and_port(rest)
         plain = HostnameEndpoint(reactor, host, port)
@@ -103,13 +101,13 @@ def endpoint_of(
     return to
 
 
-def refuse_tls_files(options: ConnectOptions) -> None:
-    """Raise ConfigurationError for files of TLS beside an endpoint without TLS."""
-    for name in ("tls_ca", "tls_cert", "tls_key"):
-        if getattr(options, name) is not None:
-            flag = "--" + name.replace("_", "-")
+def refuse_tls(options: ConnectOptions, tls: Any) -> None:
+    """Raise ConfigurationError for what TLS needs beside an endpoint without TLS."""
+    files = {"--tls-ca": options.tls_ca, "--tls-cert": options.tls_cert}
+    for name, given in {**files, "--tls-key": options.tls_key, "tls": tls}.items():
+        if given is not None:
             raise ConfigurationError(
-                f"{flag} goes with tls:HOST:PORT or wss://…, not with {options.endpoint}"
+                f"{name} goes with tls:HOST:PORT or wss://…, not with {options.endpoint}"
             )
 
 
@@ -154,9 +152,7 @@ def websocket_endpoint(
     plain = HostnameEndpoint(reactor, address.host, address.port)
     if address.secure:
         return wrapClientTLS(tls or tls_options(options, address.host), plain)
-    refuse_tls_files(options)
-    if tls is not None:
-        raise ConfigurationError(f"tls goes with wss://…, not with {options.endpoint}")
+    refuse_tls(options, tls)
     return plain
 
 
