@@ -132,6 +132,7 @@ class Control(TestCase):
         self.assertEqual(await self.asked("queues"), self.shelf.queues())
         shown = await self.asked("peek", "micromsg2", "orders", 5)
         self.assertEqual(shown, [message(1, b"caf\xc3\xa9", a="1"), message(2, b"\xff")])
+        await self.request("GET", "/broker/peek?space=a&name=orders")
         self.assertEqual(await self.asked("purge", "mtl/v/queue", "käse & brot"), 7)
         self.assertEqual(await self.request("GET", "/alive"), (200, b"{}\n"))
         broker = json.loads((await self.request("GET", "/status.json"))[1])["broker"]
@@ -145,6 +146,7 @@ class Control(TestCase):
             self.shelf.told,
             [
                 ("peek", "micromsg2", "orders", 5),
+                ("peek", "a", "orders", 10),
                 ("purge", "mtl/v/queue", "käse & brot"),
                 ("requeue", "micromsg2", "orders.dead", "orders"),
             ],
@@ -155,24 +157,34 @@ class Control(TestCase):
         shelf: Any = self.shelf
         for stored, shown in (
             ([message(n, bytes(4 << 20)) for n in range(3)], 1),
+            ([message(0, bytes((4 << 20) - 1)), message(1), message(2)], 2),
             ([message(n) for n in range(2000)], 1000),
         ):
             shelf.peek = lambda space, name, count, stored=stored: stored
             got = await self.asked("peek", "micromsg2", "orders", 1000)
             self.assertEqual([one.message_id for one in got], list(range(shown)))
+        shelf.queues = lambda: [QueueShown(space="s", name="q", waiting=0)] * 10_003
+        answer = json.loads((await self.request("GET", "/broker/queues"))[1])
+        self.assertEqual((len(answer["queues"]), answer["more"]), (10_000, 3))
+        broker = json.loads((await self.request("GET", "/status.json"))[1])["broker"]
+        self.assertEqual((len(broker["queues"]), broker["queues_total"]), (200, 10_003))
 
     async def test_what_cannot_be_is_one_line(self) -> None:
         self.serve()
         with self.assertRaisesRegex(NoSuchQueue, "there is no queue 'x'"):
             await self.asked("peek", "micromsg2", "x", 1)
-        with self.assertRaisesRegex(QueueError, "count is a number from 1 to 1000"):
-            await self.asked("peek", "micromsg2", "orders", 1001)
+        for count in (0, 1001):
+            with self.assertRaisesRegex(QueueError, "count is a number from 1 to 1000"):
+                await self.asked("peek", "micromsg2", "orders", count)
         with self.assertRaisesRegex(QueueError, "count is a number from 1 to 1000, not '9+…$"):
             await self.asked("peek", "micromsg2", "orders", "9" * 6000)
         with self.assertRaisesRegex(QueueError, "another queue"):
             await self.asked("requeue", "micromsg2", "orders", "orders")
         self.shelf.broken = QueueError("two\nlines")
         with self.assertRaisesRegex(QueueError, "^two lines$"):
+            await self.asked("queues")
+        self.shelf.broken = QueueError("x" * 4001)
+        with self.assertRaisesRegex(QueueError, "^x{3998}$"):
             await self.asked("queues")
 
     async def test_a_fault_of_ours_is_logged_and_told_without_its_traceback(self) -> None:

@@ -230,6 +230,7 @@ def test_what_rules_say_of_themselves_makes_the_same_rules() -> None:
         {"allow": ["subscribe"], "protocol": ["umq"]},
     ]
     assert list(Rules.of(tables).tables()) == tables
+    assert len(Rules.of([{"deny": "call", "name": "x"}] * 1000).rules) == 1000
 
 
 def test_a_file_of_rules(tmp_path: Path) -> None:

@@ -412,9 +412,11 @@ class Rules(SynchronousTestCase):
         with self.assertRaisesRegex(ConfigurationError, "cannot read the token file"):
             Gateway(Clock()).showStatus(LOOPBACK, "nowhere")
         file = Path(self.mktemp())
-        file.write_text("short\n" + "x" * 40)
+        file.write_text("x" * 15 + "\n" + "x" * 40)
         with self.assertRaisesRegex(ConfigurationError, "at least 16 characters"):
             Gateway(Clock()).showStatus(LOOPBACK, str(file))
+        file.write_text("x" * 16)
+        Gateway(Clock()).showStatus(LOOPBACK, str(file))
 
     def test_what_is_wrong_is_said_in_the_first_line(self) -> None:
         fine: dict[str, Any] = {
@@ -461,6 +463,8 @@ class Rules(SynchronousTestCase):
             factory.counters[f"fault:z{number}"] = 1
         factory.counters["fault:json-bytes"] = 2
         factory.counters["limit:unread-seconds"] = 1
+        for number in range(60):
+            gateway.shared.offenders.note("umq", f"10.0.0.{number}", "version", 0.0)
         factory.counters["displaced"] = 3
         factory.counters["turned_away:connections"] = 4
         found: list[Any] = []
@@ -485,4 +489,6 @@ class Rules(SynchronousTestCase):
         met = {"json-bytes": 2, "unread-seconds": 1, "connections": 7}
         self.assertEqual(figures["protocols"]["lumberjack"]["limits_met"], met)
         self.assertEqual(len(figures["sessions"]), SESSIONS_SHOWN_MAX)
+        self.assertEqual(figures["sessions"][0]["client_id"], "<script>" * 25 + "…")
+        self.assertEqual(len(figures["offenders"]["worst"]), 50)
         self.assertLess(len(json.dumps(figures)), 200_000)
