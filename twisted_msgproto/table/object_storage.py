@@ -388,12 +388,6 @@ class _Input:
     def tell(self) -> int:
         return int(self._file.tell())
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def close(self) -> None:
         if not self.closed:
             self.closed = True
@@ -403,21 +397,13 @@ class _Input:
 class _Output:
     def __init__(self, file: Any) -> None:
         self._file = file
-        self._position = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
         with _os_errors():
             plain = bytes(data)
             self._file.write(plain)
-        self._position += len(plain)
         return len(plain)
-
-    def tell(self) -> int:
-        return self._position
-
-    def writable(self) -> bool:
-        return True
 
     def flush(self) -> None:
         """Nothing is there before the file is closed."""
