@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -220,11 +221,11 @@ class Workers:
 
     defaultParallelism = 2
 
-    def __init__(self, error: str = "", ended: int | None = None) -> None:
+    def __init__(self, error: Exception | None = None, *ended: int | None) -> None:
         self.said: list[tuple[Any, ...]] = []
         self.error = error
-        self._gateway = SimpleNamespace(proc=SimpleNamespace(pid=7, returncode=ended))
-        self._gateway.proc.poll = lambda: ended
+        self._gateway = SimpleNamespace(proc=SimpleNamespace(pid=7, returncode=-9))
+        self._gateway.proc.poll = iter(ended).__next__
 
     def setJobGroup(self, *words: Any) -> None:
         self.said.append(words)
@@ -236,7 +237,7 @@ class Workers:
         def planned(work: Any) -> Any:
             def collect() -> list[Any]:
                 if self.error:
-                    raise type("Py4JJavaError", (Exception,), {"__module__": "py4j"})(self.error)
+                    raise self.error
                 return [one for n in range(number) for one in work(n, iter(rows))]
 
             return SimpleNamespace(collect=collect)
@@ -280,16 +281,42 @@ def test_a_job_has_as_many_tasks_as_a_table_has_most(tmp_path: Path, queue: Path
     assert str(tmp_path / "2") in none
 
 
+def of_java(name: str) -> Exception:
+    error: Exception = type(name, (Exception,), {"__module__": "py4j.protocol"})("no room")
+    return error
+
+
 @pytest.mark.parametrize(
-    ("ended", "line"),
+    ("error", "ended", "line"),
     [
-        (None, "the batch failed: no room; Spark's log: log"),
-        (-9, "Java machine \\(pid 7\\) ended with status -9"),
+        (ValueError("no room"), [], "the batch failed: no room; Spark's log: log"),
+        (of_java("Py4JJavaError"), [None], "the batch failed: no room; Spark's log: log"),
+        (of_java("Py4JNetworkError"), [None, -9], "(pid 7) ended with status -9"),
+        (OSError("no room"), [None, None, -9], "(pid 7) ended with status -9"),
     ],
 )
-def test_a_job_that_fails_is_a_line(ended: int | None, line: str) -> None:
-    with pytest.raises(MsgprotoError, match=line):
-        SparkRunner(Workers("no room", ended), Path("log"))(Target("/one"), range_of(0, 10))
+def test_a_job_that_fails_is_a_line(
+    error: Exception, ended: Sequence[int | None], line: str
+) -> None:
+    spark = SparkRunner(workers := Workers(error, *ended), Path("log"))
+    with pytest.raises(MsgprotoError, match=re.escape(line)):
+        spark(Target("/one"), range_of(0, 10))
+    assert len(workers.said) == 1, "it is not run again"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_fault_of_a_read_is_a_line_for_each_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def torn(part: Range) -> None:
+        raise pa.ArrowInvalid("torn")
+
+    monkeypatch.setattr(jobs, "open_range", torn)
+    spark = SparkRunner(Workers(), Path("log"), 2)
+
+    def told(place: str) -> None:
+        with pytest.raises(TableError, match=f"{place} cannot be written: torn"):
+            spark(Target(place), range_of(0, 10))
+
+    at_once([partial(told, "/one"), partial(told, "/two")])
 
 
 def test_a_runner_that_was_cancelled_begins_no_job() -> None:
@@ -327,8 +354,10 @@ def test_a_table_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Monkey
     meeting, batches = counting()
     meeting(Target("/one"), range_of(0, 10))
     monkeypatch.setattr(jobs, "MEET_SECONDS", PATIENCE * 10)
-    meeting(Target("/one"), range_of(10, 20))
-    assert batches == [1, 1]
+    meeting(Target("/elsewhere"), [[Range("/other", "b", 0, 10)]])
+    for _ in range(2):
+        meeting(Target("/one"), range_of(10, 20))
+    assert batches == [1, 1, 1, 1]
 
 
 @pytest.mark.usefixtures("patient")
