@@ -32,6 +32,10 @@ WORDS = {
     "table": ("both_sides[bridge]", "second_sync"),
 }  # room → what the names of tests in the nets contain that concern it; else the room's name
 MORE = {
+    "core": (
+        *("tests/net/test_memory.py", "tests/net/test_logs.py"),
+        *("tests/test_gateway.py", "tests/test_gateway_own.py", "tests/lumberjack/test_wire.py"),
+    ),
     "net": (
         *("tests/test_gateway.py", "tests/test_gateway_own.py", "tests/test_gateway_access.py"),
         *("tests/test_several_gateways.py", "tests/mtl/test_authentication.py"),
