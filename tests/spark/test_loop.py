@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -165,6 +166,33 @@ def test_without_a_trigger_a_batch_begins_when_there_is_one_row(
     loop = loop_over(table, [queue], pace=Pace(trigger=0))
     one_more = lambda: write(queue, messages(1500, 1))  # noqa: E731
     assert scripted(loop, monkeypatch, lambda: None, one_more, lambda: None) == [0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "took", "pause"),
+    [
+        (5.0, 0.0, 0.25),
+        (5.0, 0.1, 0.8),
+        (5.0, 4.9, 0.1),
+        (5.0, 5.0, 1.0),
+        (100.0, 0.0, 1.0),
+        (0.0, 0.0, 0.01),
+        (0.0, 0.002, 0.016),
+    ],
+)
+def test_while_nothing_is_due_gateways_are_asked_at_intervals(
+    table: Path,
+    queue: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trigger: float,
+    took: float,
+    pause: float,
+) -> None:
+    now, stop, pauses = [100.0], threading.Event(), list[float]()
+    monkeypatch.setattr(stop, "wait", pauses.append)
+    loop = loop_over(table, [queue], pace=Pace(trigger), clock=lambda: now[0], stop=stop)
+    scripted(loop, monkeypatch, lambda: None, lambda: now.append(now.pop() + took))
+    assert pauses[0] == pytest.approx(pause)
 
 
 def test_a_queue_of_rows_that_are_left_out_is_released_without_a_batch(
