@@ -386,6 +386,8 @@ def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) ->
     assert len(rows(far.read(0, 1500))) == 1500
     with pytest.raises(QueueError):
         FlightQueue(location, token_file=token, patience=0.0)
+    with pytest.raises(ConfigurationError, match="read the certificate authority /no/where: No su"):
+        FlightQueue(location, token_file=token, authority="/no/where")
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
 
