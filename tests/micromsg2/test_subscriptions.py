@@ -273,8 +273,8 @@ class Renewing(Case):
         self.failureResultOf(self.service.subscribe("a", "n<=Tx"), ValueError)
         self.clock.advance(1.1)
 
-    def arrive(self, number: int, body: bytes) -> None:
-        self.sessions[-1][0].dataReceived(message(number, body, "topic/a"))
+    def arrive(self, number: int, body: bytes, properties: bytes = b"") -> None:
+        self.sessions[-1][0].dataReceived(message(number, body, "topic/a", properties))
 
     def asked(self) -> list[tuple[str, str | None]]:
         frames = self.frames(self.sessions[-1][1])
@@ -330,11 +330,17 @@ class Postponed(Renewing):
 
     def test_sessions_bring_no_more_while_nobody_takes_what_came__NB_02(self) -> None:
         """A message of 16 MiB came with each of them, before reading was paused."""
+        self.brings_two(bytes(9_000))
+
+    def test_nor_of_messages_that_are_nothing_but_properties__NB_02(self) -> None:
+        self.brings_two(b"", b"p:T%b;q:T%b;" % (b"x" * 4000, b"y" * 4000))
+
+    def brings_two(self, body: bytes, properties: bytes = b"") -> None:
         taken, end = taking(self.renewed)
         end.cancel()
         self.failureResultOf(end, CancelledError)
         for _ in range(5):
-            self.arrive(1, bytes(9_000))
+            self.arrive(1, body, properties)
             self.come_back()
         self.assertEqual(self.asked(), [])
         self.assertIsNone(self.renewed.reason)

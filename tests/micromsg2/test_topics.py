@@ -70,6 +70,16 @@ class Topics(Peers):
             self.assertEqual((slow.bodies, good.bodies), (numbered(1), numbered(6)))
             self.assertEqual(self.factory.counters["fault:slow-consumer"], 1)
 
+    def test_a_type_counts_with_the_message_that_waits__MM_29__MM_32(self) -> None:
+        self.serve(limits={"subscriber_bytes": 4000})
+        sender, slow = self.sender("dotnet"), self.window(1)
+        slow.subscribe("topic/a")
+        sender.write(encode_extension(1, b"x" * 512))
+        sender.send("topic/a", *numbered(4))
+        self.assertFalse(slow.closed)
+        sender.send("topic/a", b"4")
+        self.assertTrue(slow.closed)
+
     def test_subscribers_see_only_what_is_safe(self) -> None:
         """MM-19, MM-26: in order, though the sink may finish in any"""
         self.sink = HeldSink()
