@@ -390,8 +390,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return []
 
     def _look_soon(self, now: float) -> None:
-        if self._shortest < inf:
-            self.deadlines.no_later("look", now + self._shortest)
+        due, soon = self.deadlines.next, now + self._shortest
+        if soon < inf and (due is None or soon < due):  # once in a while, not for each message
+            self.deadlines.set("look", soon)
 
     def _look(self, now: float, events: list[ReaderEvent]) -> None:
         """Do what is due at ``now``, and come back when something will be (LJ-13, LJ-14, LJ-17)."""
