@@ -193,6 +193,14 @@ def test_a_message_has_all_its_time_from_when_it_was_heard_of_last__SA_27(what: 
         assert len(server.advance(NOW + seconds)) == events, seconds
 
 
+def test_each_message_that_is_not_whole_has_its_own_time__SA_27() -> None:
+    server = waiting(0)
+    server.receive(part(b"", msg_id="q") + NUDGE, NOW)
+    server.receive(part(b"", msg_id="p") + NUDGE, NOW + 50)
+    for seconds, told in ((60, ["q"]), (109, []), (110, ["p"])):
+        assert [event.id for event in server.advance(NOW + seconds)] == told
+
+
 def test_what_was_given_up_counts_no_more_although_another_message_is_coming__SA_27() -> None:
     server = waiting(0)
     assert len(server.advance(NOW + 60)) == 1

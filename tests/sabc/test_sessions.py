@@ -1,5 +1,6 @@
 """How sessions begin and end, sessions that a person types, clients that come back."""
 
+import json
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -9,10 +10,18 @@ from twisted.internet.defer import CancelledError, Deferred
 from zope.interface import implementer
 
 from tests.contract.cases import Endpoint, Sabc, no_chance
+from tests.contract.sending import ENDPOINTS, played
 from tests.contract.test_send import Received
 from tests.contract.world import ContractCase
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, ProtocolViolation, Refused
-from twisted_msgproto.sabc import SabcClientFactory, SabcClientService, SabcServer
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    LimitExceeded,
+    ProtocolViolation,
+    Refused,
+)
+from twisted_msgproto.net.clients.command_types import SendOptions
+from twisted_msgproto.sabc import Response, SabcClientFactory, SabcClientService, SabcServer
 
 from .pairs import PEER, Case, Echo, Transport
 from .sides import crlf
@@ -227,6 +236,30 @@ class Reconnecting(ContractCase):
         service.startService()
         world.wait(1)
         self.assertEqual(asked, [])
+
+    def test_a_call_shows_its_answer_as_json_where_it_is_some(self):
+        answers = {
+            b"binary": (
+                Response(b"\xff\x00", {"a": "b"}),
+                {"fields": {"a": "b"}, "body_base64": "/wA="},
+            ),
+            b"text": ("grüße", {"fields": {}, "body": "grüße"}),
+            b"JSON": (b"[1]", {"fields": {}, "body": [1]}),
+            b"twice": (b'{"a":1,"a":2}', {"fields": {}, "body": '{"a":1,"a":2}'}),
+        }
+        world = self.world(hooks={"message": lambda session, message: answers[message.body][0]})
+        module = played(self, world, None, "192.0.2.7")
+
+        def called(*words):
+            options = SendOptions(endpoint=ENDPOINTS["sabc"])
+            done = Deferred.fromCoroutine(module.call(world.clock, options, words[0], words[1:]))
+            world.wait(5)
+            return done
+
+        for body, (_, shown) in answers.items():
+            text, done = self.successResultOf(called(body.decode()))
+            self.assertEqual((text, done), (json.dumps(shown, ensure_ascii=False), True))
+        self.failureResultOf(called("text", "more"), ConfigurationError)
 
     def test_recv_shows_requests_and_messages_alike_until_the_server_ends_it(self):
         """SA-13, SA-17."""

@@ -355,7 +355,6 @@ class SabcLink(SessionLink):
         self.logNews("{peer}: {what}: {id}", "unfinished", what=what, id=shown(id or ""))
 
     def _peerEnds(self, event: DisconnectingReceived) -> None:
-        self._countEnd(event)
         if self._leaves:
             return
         expires = self.machine.expires
@@ -365,11 +364,7 @@ class SabcLink(SessionLink):
         self.setCloseReason(self.peerSaid)
 
     def _expired(self, event: SessionExpired) -> None:
-        self._countEnd(event)
         self.setCloseReason(ConnectionClosed("the session has expired"))
-
-    def _countEnd(self, event: object) -> None:
-        self.factory.counters[f"ended:{type(event).__name__}"] += 1
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
@@ -548,7 +543,7 @@ class SabcLink(SessionLink):
         DisconnectReceived: lambda link, event: None,  # the machine sees to it
         DisconnectingReceived: _peerEnds,
         SessionExpired: _expired,
-        DrainTimedOut: _countEnd,
+        DrainTimedOut: lambda link, event: None,
     }
 
 

@@ -128,7 +128,7 @@ class Decoder:
         self._read: Callable[[], Piece | None] = self._read_head
         self._ended = False
         self._swallow = False  # an end mark may follow a command without a body
-        self._between = False  # line ends may stand here: the frame before is complete
+        self._between = False  # line ends may stand here: a frame was before
         self._framed = framed
         # the head being read line by line
         self._kind: type[Frame] | None = None  # None: its command was not read yet
@@ -373,8 +373,9 @@ class Decoder:
 
     def _begin(self, kind: type[Frame], headers: dict[str, str], nbytes: int) -> Piece | None:
         frame = kind(headers, b"", True, nbytes)
+        self._between = True
         if not kind.has_body:
-            self._swallow = self._between = True
+            self._swallow = True
             return frame
         self._frame = frame
         self._opened = False
@@ -400,7 +401,6 @@ class Decoder:
     def _close(self, body_end: int, final: bool, end_bytes: int) -> Piece:
         body = bytes(self._buffer[self._start : body_end])
         self._start = body_end + end_bytes
-        self._between = end_bytes > 0
         if not self._opened:
             self._read = self._read_head
             frame, self._frame = self._frame, _NO_FRAME
