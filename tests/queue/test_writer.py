@@ -177,6 +177,7 @@ def test_a_group_is_bounded_in_messages_and_bytes(
         assert [end - start for start, end in zip([0, *ends], ends, strict=False)] == groups
         statistics = writer.statistics()
     assert (statistics["groups"], statistics["messages"]) == (len(groups), 31)
+    assert statistics["append_us"] > 0
 
 
 # -- faults of one batch --------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -65,7 +66,7 @@ class Found:
     appendable: bool
     """Whether the newest segment may be appended to; else a new one begins at ``end``."""
     damaged: dict[Range, str]
-    unchecked: list[int]
+    unchecked: deque[int]
     """First offsets of these, newest last."""
     recovery: Recovery
 
@@ -201,7 +202,7 @@ def recover(disk: Disk, directory: str, *, check_bytes: int, has_queues: bool) -
         {first: size for first, (_, size) in headers.items()},
         False,
         damage.read(disk, directory),
-        [],
+        deque(),
         recovery,
     )
     if not has_queues:
@@ -263,7 +264,7 @@ def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: i
 def _reaches(disk: Disk, directory: str, state: Found, first: int, bound: int) -> bool:
     seed = state.identity.frame_seed
     with opened(disk, directory, first, seed, window=LOOK_BYTES) as segment:
-        position, end = segment.locate(bound - 1)
+        position, end = segment.locate(bound)
         for item in segment.walk(position, end, check=False):
             end = item.end if isinstance(item, Record) else item.hi or end
     return not damage.uncovered(end, bound, state.damaged)

@@ -581,7 +581,7 @@ class SegmentLog:
                     recovery.check_segment(self.disk, self.directory, found, first, bound)
                     recovery.put_damaged(self.disk, self.directory, found)
                 except OSError:
-                    found.unchecked.insert(0, first)  # the others come before it
+                    found.unchecked.appendleft(first)  # the others come before it
                     raise
                 break
         return found.recovery.lines[lines:]

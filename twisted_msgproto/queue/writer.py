@@ -192,7 +192,6 @@ class QueueWriter:
         self._stalls = 0
         self._disk_errors = 0
         self._append_us = 0
-        self._append_last_us = 0
         # The first Arrow encoding of a process loads what takes more than 100 ms.
         encode([MessageBatch("", "", 0, count=1, fields=[{"": ""}], body=[b""], message_id=[0])])
         self._thread = threading.Thread(target=self._run, name="msgproto-queue", daemon=True)
@@ -301,7 +300,6 @@ class QueueWriter:
             "messages": self._messages,
             "failed_messages": self._failed_messages,
             "append_us": self._append_us,
-            "append_last_us": self._append_last_us,
             "stalls": self._stalls,
             "stalled": int(self.stalled is not None),
             "disk_errors": self._disk_errors,
@@ -490,16 +488,15 @@ class QueueWriter:
         It is stored when it is durable, published, and in files that others find.
         """
         written = False
-        began = time.perf_counter()
 
         def store() -> None:
-            nonlocal written, began
+            nonlocal written
             self._look()
             if not written:
                 began = time.perf_counter()
                 self._log.append(frames)
                 written = True
-                self._append_last_us = int((time.perf_counter() - began) * 1e6)
+                self._append_us += int((time.perf_counter() - began) * 1e6)
             self._look()  # the sync may have taken long
             self._log.publish_again()
 
@@ -508,7 +505,6 @@ class QueueWriter:
                 return QueueClosed(f"the queue {self.directory} was closed: {error}")
             if isinstance(error, QueueFull):
                 self._trim()  # what was consumed meanwhile may be the room
-        self._append_us += self._append_last_us
         self._groups += 1
         self._messages += sum(frame.count for frame in frames)
         return None
