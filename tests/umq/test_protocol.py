@@ -245,6 +245,16 @@ class OneRead(Pairs):
             both.pump()
             self.assertEqual(self.successResultOf(answer).payload, "done")
 
+    def test_as_many_bytes_of_calls_may_wait_as_the_limit_says(self):
+        """UM-20: the next call is served as long as they are not more."""
+        weight = 256 + 1024 + len("later")
+        for limit, served in ((weight - 1, 1), (weight, 2)):
+            both = self.pair(limits={"calls-bytes": limit})
+            for _ in range(2):
+                both.client.call("later").addErrback(lambda failure: None)
+                both.pump()
+            self.assertEqual(len(both.server.later), served)
+
     def test_a_topic_which_is_subscribed_and_unsubscribed_is_closed(self):
         """UM-14"""
         both = self.pair()

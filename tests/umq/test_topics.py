@@ -228,6 +228,16 @@ class Topics(Pairs):
 
         self.failureResultOf(Deferred.fromCoroutine(to_the_end()), LimitExceeded)
 
+    def test_updates_that_waited_and_were_sent_count_no_more__NB_02(self):
+        limits = {"process-session-bytes": 20_000}
+        both, _, updates = self.subscribed(full=1000, limits=limits)
+        for number in range(60):
+            for _ in range(3):
+                self.assertTrue(both.server.topic.publish(f"{number} ".ljust(900)))
+            self.assertTrue(both.server.topic.paused)
+            both.pump()
+        self.assertEqual(len(updates), 180)
+
     def test_large_updates_which_nobody_takes_pause_reading_by_their_bytes__NB_02(self):
         """UM-20: 1,000 updates of a MiB are a gigabyte."""
         both, subscription, _ = self.subscribed(
