@@ -7,6 +7,7 @@ import platform
 import random
 import subprocess
 import sys
+from sys import getsizeof
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 
 from tests.tools.processes import PROJECT
-from twisted_msgproto.core.session_memory import MemoryShare, SessionMemory
+from twisted_msgproto.core.session_memory import MemoryShare, SessionMemory, table_bytes, text_bytes
 from twisted_msgproto.net import gateway
 from twisted_msgproto.net.memory import SharedState
 
@@ -510,6 +511,15 @@ def test_a_session_may_keep_its_share_while_others_keep_too_much__NB_02():
     good.clear()
     hog.remove(1)
     assert hog.fits(1)
+    tight = SessionMemory(1000)
+    assert MemoryShare(tight).take(SMALL_BYTES) and not MemoryShare(tight).fits(SMALL_BYTES + 1)
+
+
+def test_a_table_weighs_its_texts_and_80_bytes_for_each_pair():
+    assert table_bytes({"key": "value", "k": ""}) == 160 + sum(
+        map(getsizeof, ("key", "value", "k", ""))
+    )
+    assert (text_bytes("abc"), text_bytes("ä")) == (3, getsizeof("ä"))
 
 
 # ── a gateway keeps the memory which it has used ────────────────────────────────────────────────
