@@ -322,7 +322,8 @@ def test_confirm_and_reject_of_writers_single_and_multiple__MT_19__MT_20() -> No
     flowing.sent.clear()
     both = flowing.write(7, 8)
     seven, eight = (content.sequence for content in flowing.sent)  # type: ignore[union-attr]
-    assert flowing.get(Confirm(seven), Confirm(eight)) == [terms.ContentsConfirmed(both)]
+    told = [terms.ContentsConfirmed([number]) for number in both]
+    assert flowing.get(Confirm(seven), Confirm(eight)) == told
 
 
 def test_a_writer_asks_after_a_reject_whether_its_flow_stands() -> None:

@@ -507,6 +507,7 @@ class Reading(FalseCase):
             self.pump()
         self.assertEqual(len(reader.link.wire.socket.inbox), len(sent) - 2)
         leases = self.server.leases
+        reader.link.wire.socket.ended()  # all that it sent before is still to be read
         self.wait(200)
         self.assertEqual(self.server.leases, leases)
         self.taking(reader, got)

@@ -439,11 +439,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         if settled is None:
             self._dropped("nothing-to-settle")
             return
-        last = events[-1] if events else None
-        if isinstance(last, ContentsConfirmed):
-            last.numbers += settled
-        else:
-            events.append(ContentsConfirmed(settled))
+        events.append(ContentsConfirmed(settled))
         self._send_waiting()
 
     def _rejected(self, command: Reject, events: list[ClientFlowEvent], now: float) -> None:
