@@ -377,6 +377,18 @@ def test_a_table_that_is_behind_lands_alone() -> None:
     assert batches == [1, 1]
 
 
+@pytest.mark.usefixtures("patient")
+def test_tables_meet_again_after_rows_of_another_gateway() -> None:
+    """Few rows of many gateways: no batch has the gateways of the one before it."""
+    meeting, batches = counting()
+    targets = Target("/one"), Target("/other")
+    at_once([partial(meeting, target, range_of(0, 10)) for target in targets])
+    for target in targets:
+        meeting(target, [[Range("/another", "b", 0, 10)]])
+    at_once([partial(meeting, target, range_of(10, 20)) for target in targets])
+    assert batches == [2, 1, 1, 2]
+
+
 def test_a_table_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MEET_SECONDS", 0.001)
     meeting, batches = counting()

@@ -133,13 +133,14 @@ class Meeting:
         self._changed = threading.Condition()
         self._gathering: list[Job] = []
         self._places: dict[str, dict[str, int]] = {}
-        """Location of a table → gateway → where its last batch has ended."""
+        """Location of a table → gateway → where its last batch of rows of it has ended."""
 
     def __call__(self, target: Target, tasks: Tasks) -> LandedRanges:
         spans = spans_of(tasks)
         with self._changed:
             begins = target.location not in self._places
-            self._places[target.location] = {name: hi for name, (_, hi) in spans.items()}
+            ends = {name: hi for name, (_, hi) in spans.items()}
+            self._places.setdefault(target.location, {}).update(ends)
             job = next((one for one in self._gathering if shares(one.spans, spans)), None)
             leads = job is None
             if job is None:
