@@ -425,6 +425,21 @@ def test_what_fails_together_lands_alone(how: str) -> None:
     assert at_once([partial(told, "/bad"), partial(told, "/good")]) == [bad, good.rows]
 
 
+@pytest.mark.usefixtures("patient")
+def test_a_gateway_that_is_away_is_not_waited_for_again_for_each_table() -> None:
+    away = LandedRanges(failed={"a": Failure(False, "it does not answer")})
+    jobs_of: list[int] = []
+
+    def land(works: Sequence[tuple[Target, Tasks]]) -> list[Any]:
+        jobs_of.append(len(works))
+        return [away] * len(works)
+
+    meeting = Meeting(land, 2)
+    targets = Target("/one"), Target("/other")
+    found = at_once([partial(meeting, target, range_of(0, 10)) for target in targets])
+    assert (found, jobs_of) == ([away, away], [2])
+
+
 @pytest.mark.parametrize("late", [0.0, 0.2, 0.4, 3.0])
 def test_batches_of_all_tables_are_due_at_the_same_times(late: float) -> None:
     """However late one begins, the next is half a trigger to one and a half away."""

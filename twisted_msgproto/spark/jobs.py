@@ -162,8 +162,7 @@ class Meeting:
             result = job.results.result()[number]
         except TableError as error:
             result = error
-        if len(job.works) > 1 and (isinstance(result, MsgprotoError) or result.failed):
-            # Another table may be at fault: its rows ended a worker, its place is not the queue's.
+        if len(job.works) > 1 and failed_by_others(result):
             [result] = self._land([(target, tasks)])
         if isinstance(result, MsgprotoError):
             raise result
@@ -179,6 +178,15 @@ class Meeting:
             for location in self._places.keys() - here
             for gateway, (lo, hi) in job.spans.items()
         )
+
+
+def failed_by_others(result: LandedRanges | MsgprotoError) -> bool:
+    """Return whether another table may be at fault: its rows ended a worker, its place is not the
+    queue's.  A gateway that is away would only be waited for once more.
+    """
+    if isinstance(result, MsgprotoError):
+        return True
+    return any(failure.mismatch for failure in result.failed.values())
 
 
 Spans = Mapping[str, tuple[int, int]]
