@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cryptography import x509
 
 from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher, environment, msgproto
 from twisted_msgproto import cli, registry
@@ -208,6 +209,10 @@ def test_tls_makes_an_authority_and_servers_that_others_reach_with_it(
     assert launch.run("passwd", "new/users", "ada", stdin="s3cret\n").returncode == 0
     told = launch.run("check", "--file-only", "new/gateway.toml")
     assert (told.returncode, "warning" in told.stdout) == (0, False), told.stderr
+    pair = [new / "ca.pem", new / "tls" / "localhost.pem"]
+    both = [x509.load_pem_x509_certificate(file.read_bytes()) for file in pair]
+    critical = [[one.critical for one in each.extensions] for each in both]
+    assert critical == [[True, True, False], [False] * 3]
     context = ssl.create_default_context(cafile=new / "ca.pem")
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     tables = tomllib.loads((new / "gateway.toml").read_text())
@@ -494,6 +499,15 @@ def test_the_nearest_mount_names_the_file_system_of_a_queue(
     (disk,) = (one for one in json.loads(capsys.readouterr().out) if one["subject"] == DISK)
     assert disk["state"] == state
     assert disk["text"].startswith(text)
+
+
+@pytest.mark.parametrize(("free", "state"), [((1 << 30) - 1, NOTE), (1 << 30, OK)])
+def test_a_disk_with_less_than_a_gib_left_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, state: str
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    (space,) = (one for one in doctor.disk(tmp_path) if one.subject == "queue's space")
+    assert space.state == state
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(0.002, OK), (0.05, NOTE)])

@@ -115,6 +115,16 @@ def test_a_segment_that_is_cut_while_it_is_read_is_awaited(counts: list[int]) ->
     assert reader.damaged() == []
 
 
+def test_a_file_that_is_cut_behind_a_damaged_head_may_be_put_back__RD_50() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [1, 1])
+    whole = disk.bytes_of(path_of(0))
+    head = whole.rindex(b"\x93MPF")
+    disk.spoil(path_of(0), whole[:head] + b"x" + whole[head + 1 : -1])
+    with pytest.raises(QueueError, match="put it back"):
+        list(a_reader(disk).read(0, 2))
+
+
 def test_a_segment_trimmed_between_listing_and_opening_is_looked_for_again() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1] * 4, segment_bytes=1)

@@ -142,7 +142,7 @@ class Tail:
         self._queue = queue
         self._shown = shown
         self._say = say
-        self._next = 0
+        self._next: int  # is known from ``last`` on
         self.away: bool = False
 
     def last(self, count: int) -> Iterator[tuple[int, Message]]:
