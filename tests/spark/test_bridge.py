@@ -526,11 +526,15 @@ class TestWithSpark:
     ) -> None:
         process = bridge(launch, queue)
         deadline = time.monotonic() + START_SECONDS
-        while [status["state"] for status in read_statuses(queue)] != ["starting"]:
+        java: list[int] = []
+        while not java:
             assert time.monotonic() < deadline, process.output
             time.sleep(0.01)
+            java = [pid for pid in descendants(process.pid) if "SparkSubmit" in command_of(pid)]
+        assert [status["state"] for status in read_statuses(queue)] == ["starting"]
         process.signal(signal.SIGTERM)
         assert process.wait(seconds=START_SECONDS) == 0
+        assert not [pid for pid in java if not wait_gone(pid)]
         assert "Traceback" not in process.output
         assert read_statuses(queue)[0]["state"] == "ended"
 

@@ -226,6 +226,7 @@ def _started(
         # nobody may clear the folder in which it says that.
         "pass_fds": descriptors_of(scratch),
     }
+    others = descendants(os.getpid())
     try:
         with _temporaries_in(plain / "tmp"):
             gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
@@ -236,6 +237,10 @@ def _started(
         raise ConfigurationError(
             f"Java did not start: {why_not(told, given, changes)}; its output: {java_says.path}"
         ) from None
+    except BaseException:  # a wish to end
+        # Java would stay for ever: where it says that it listens is removed by now.
+        _kill(descendants(os.getpid()) - others, signal.SIGKILL)
+        raise
     os.close(writer)
     process: subprocess.Popen[bytes] = gateway.proc
     context = None
