@@ -403,10 +403,14 @@ def test_a_table_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("how", ["job", "table", "queue"])
 def test_what_fails_together_lands_alone(how: str) -> None:
-    """A table whose rows end a worker, or whose place is not the queue's, ends no other's batch."""
+    """A table whose rows end a worker, or whose place is not the queue's, ends no other's batch;
+    what one table's own storage says is said once.
+    """
     good, full = LandedRanges(rows={"a": 10}), TableError("no room")
+    sizes: list[int] = []
 
     def land(works: Sequence[tuple[Target, Tasks]]) -> list[Any]:
+        sizes.append(len(works))
         if how != "table" and "/bad" in (target.location for target, _ in works):
             if how == "job":
                 raise full
@@ -423,6 +427,7 @@ def test_what_fails_together_lands_alone(how: str) -> None:
 
     bad = {} if how == "queue" else "no room"
     assert at_once([partial(told, "/bad"), partial(told, "/good")]) == [bad, good.rows]
+    assert sizes == ([2] if how == "table" else [2, 1, 1])
 
 
 @pytest.mark.usefixtures("patient")

@@ -157,12 +157,12 @@ class Meeting:
                 job.results.set_result(self._land(job.works))
             except BaseException as error:
                 job.results.set_exception(error)
-        result: LandedRanges | MsgprotoError
         try:
             result = job.results.result()[number]
+            others = isinstance(result, LandedRanges) and denied(result)
         except TableError as error:
-            result = error
-        if len(job.works) > 1 and failed_by_others(result):
+            result, others = error, True
+        if others and len(job.works) > 1:
             [result] = self._land([(target, tasks)])
         if isinstance(result, MsgprotoError):
             raise result
@@ -180,12 +180,10 @@ class Meeting:
         )
 
 
-def failed_by_others(result: LandedRanges | MsgprotoError) -> bool:
-    """Return whether another table may be at fault: its rows ended a worker, its place is not the
-    queue's.  A gateway that is away would only be waited for once more.
+def denied(result: LandedRanges) -> bool:
+    """Return whether a queue denied a place, perhaps another table's; one that is away would only
+    be waited for once more.
     """
-    if isinstance(result, MsgprotoError):
-        return True
     return any(failure.mismatch for failure in result.failed.values())
 
 
