@@ -332,19 +332,13 @@ def test_a_job_that_fails_is_a_line(
     assert len(workers.said) == 1, "it is not run again"
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_fault_of_a_read_is_a_line_for_each_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_a_read_is_the_queues_and_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     def torn(part: Range) -> None:
         raise pa.ArrowInvalid("torn")
 
     monkeypatch.setattr(jobs, "open_range", torn)
-    spark = SparkRunner(Workers(), Path("log"), 2)
-
-    def told(place: str) -> None:
-        with pytest.raises(TableError, match=f"{place} cannot be written: torn"):
-            spark(Target(place), range_of(0, 10))
-
-    at_once([partial(told, "/one"), partial(told, "/two")])
+    landed = SparkRunner(Workers(), Path("log"))(Target("/one"), range_of(0, 10))
+    assert landed == LandedRanges(failed={"a": Failure(False, "/queue: torn")})
 
 
 def test_a_runner_that_was_cancelled_begins_no_job() -> None:

@@ -94,17 +94,13 @@ class Landing:
             pass  # there are none, but Spark ends a worker that did not read to their end
         works: list[tuple[Target, list[Range]]] = pickle.loads(self.tasks[number])
         results: list[LandedRanges | str] = []
-        try:
-            landed = land_together([(Writer(target), parts) for target, parts in works], open_range)
-        except MsgprotoError as error:
-            # As a value: through Java an error becomes a page.
-            landed = [error] * len(works)
+        landed = land_together([(Writer(target), parts) for target, parts in works], open_range)
         for (_, parts), result in zip(works, landed, strict=True):
             if isinstance(result, LandedRanges):
                 forget_opened(part for part in parts if part.gateway in result.failed)
                 results.append(result)
             else:
-                results.append(first_line(result))
+                results.append(first_line(result))  # through Java an error becomes a page
         settle()
         yield results
 

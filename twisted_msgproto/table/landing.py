@@ -186,17 +186,17 @@ def land_together(
                 queue.check(part.landed)
         return queue
 
-    def remove() -> None:
-        for writer in writers:
-            writer.remove()
-
-    with undone(writers[0].target, remove):
+    try:
         for read, item in read_all([read for read, _ in reads], opened):
             for number, part in members[id(read)]:
                 writers[number].take(part, item if part is read else _cut(item, part))
             if all(writer.ended for writer in writers):
                 break
         return [writer.finish() for writer in writers]
+    except BaseException:
+        for writer in writers:
+            writer.remove()
+        raise
 
 
 class Writer:
@@ -348,7 +348,7 @@ def _read_some(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple
             for batch in rows:
                 yield part, _without(batch, part.erased) if part.erased else batch
             yield part, list(rows.damaged)
-        except (MsgprotoError, OSError) as error:
+        except (MsgprotoError, OSError, pa.ArrowException) as error:
             line = str(error) if isinstance(error, QueueError) else f"{part.location}: {error}"
             failure = Failure(isinstance(error, QueueMismatch), " ".join(line.split()))
             yield from ((one, failure) for one in ranges[number:])
