@@ -26,7 +26,7 @@ from .senders import (
     micromsg2_message,
     one_by_one,
 )
-from .servers import cpu_seconds, resident_bytes, server, tree_seconds
+from .servers import cpu_seconds, resident_bytes, server, tree_bytes, tree_seconds
 
 Readings = Generator[float, None, None]
 
@@ -37,6 +37,7 @@ SUBSCRIBERS = 100
 GROUP = 1_000
 """Messages of a group that is written and synced at once."""
 BULK_WINDOW, BULK_IN_FLIGHT = 16_384, 8
+PACED, PACED_RATE = 100, 2_000
 PATIENCE_SECONDS = 300.0
 
 
@@ -197,11 +198,11 @@ LINE = b'{"message": "' + b"a line of a log " * 18 + b'"}'
 def document(number: int, kind: str) -> bytes:
     """Return the body of an event with what a typed table takes, about 330 bytes.
 
-    ``quoted``: its numbers are in quotes, its time has nine digits; ``bad``: one of a hundred has a
-    number that is none.
+    ``quoted``: its numbers are in quotes, its time has nine digits; ``bad`` and ``few``: one of a
+    hundred, of a thousand, has a number that is none.
     """
     status: int | str = 200 + number % 300
-    if kind == "bad" and number % 100 == 0:
+    if number % {"bad": 100, "few": 1_000}.get(kind, number + 1) == 0:
         status = "n/a"
     quoted = kind == "quoted"
     event = {
@@ -305,62 +306,113 @@ def queue_read(group: int, messages: int, directory: Path, scale: float) -> Read
             yield (time.process_time() - before) / rows * 1e6
 
 
-def _landed(log: Path) -> int:
-    """Return how far the newest commit of a table says that its one gateway has landed."""
+def same(rows: Any) -> Any:
+    """Return all rows as they are: the cheapest ``--transform``."""
+    return rows
+
+
+TABLES = {
+    "": [""],
+    "raw": [""],
+    "both": [COLUMNS, ""],
+    "identity": [f"transform = '{__name__}:{same.__name__}'\n"],
+}
+"""What is measured → the sections of its bridge's tables; else one with columns."""
+
+
+def _landed(log: Path) -> Iterator[tuple[int, float]]:
+    """Yield how far each commit of a table has landed its one gateway, and when; newest first."""
     for commit in sorted(log.glob("*[0-9].json"), reverse=True):
         for line in commit.read_text().splitlines():
             transaction = json.loads(line).get("txn")
             if transaction and transaction["appId"].startswith("msgproto:"):
-                return int(transaction["version"])
-    return 0
+                yield int(transaction["version"]), commit.stat().st_mtime
+
+
+class Landing:
+    """A queue and a bridge that lands it in the tables of ``kind``; see :func:`document`."""
+
+    def __init__(self, kind: str, directory: Path, stack: ExitStack) -> None:
+        sections = TABLES.get(kind, [COLUMNS])
+        self.logs = [directory / f"table{n}" / "_delta_log" for n in range(len(sections))]
+        tables = (
+            f"[[table]]\nlocation = '{log.parent.name}'\n{section}"
+            for log, section in zip(self.logs, sections, strict=True)
+        )
+        file = directory / "bridge.toml"
+        file.write_text('queue = "queue"\ntrigger = "0"\n' + "".join(tables))
+        _, self.writer = stack.enter_context(_queue(directory))
+        self.body_of = partial(document, kind=kind) if kind else lambda number: LINE
+        fill(self.writer, list(batches(GROUP, GROUP, self.body_of)))
+        command = [sys.executable, "-P", "-m", "twisted_msgproto", "bridge", "--config", str(file)]
+        self.log = stack.enter_context((directory / "bridge.log").open("w"))
+        self.process = subprocess.Popen(
+            command, cwd=directory, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL
+        )
+        stack.callback(self.close)
+        self.wait(GROUP)
+
+    def wait(self, end: int) -> None:
+        """Return when all before ``end`` is in every table."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while min(next(_landed(log), (0, 0.0))[0] for log in self.logs) < end:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the bridge stands still, see {self.log.name}")
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        self.process.wait(60)
 
 
 def bridge(unit: str, kind: str, directory: Path, scale: float) -> Readings:
     """Yield what a row takes from the queue into the table: rows a second, or CPU time.
 
-    ``kind`` is "" for lines, ``raw`` for documents as they are, ``both`` for these in a raw and a
-    typed table of one bridge, and else what ``document`` has for a table with columns.
+    ``kind`` is "" for lines, ``raw`` for documents as they are, ``identity`` for these through a
+    transform, ``both`` for a raw and a typed table of one bridge, and else what ``document`` has
+    for a table with columns.
     """
-    body_of = partial(document, kind=kind) if kind else lambda number: LINE
-    made = list(batches(GROUP, max(GROUP, int(500_000 * scale) // GROUP * GROUP), body_of))
-    tables = {"table": "" if kind in ("", "raw") else COLUMNS}
-    if kind == "both":
-        tables["beside"] = ""
-    sections = [f"[[table]]\nlocation = '{name}'\n{tables[name]}" for name in tables]
-    file = directory / "bridge.toml"
-    file.write_text('queue = "queue"\ntrigger = "0"\n' + "".join(sections))
-    command = [sys.executable, "-P", "-m", "twisted_msgproto", "bridge", "--config", str(file)]
-    with _queue(directory) as (_, writer), (directory / "bridge.log").open("w") as log:
-        fill(writer, made[:1])
-        running = subprocess.Popen(
-            command, cwd=directory, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-        )
+    with ExitStack() as stack:
+        landing = Landing(kind, directory, stack)
+        pid, end = landing.process.pid, GROUP
+        rows = max(GROUP, int(500_000 * scale) // GROUP * GROUP)
+        made = list(batches(GROUP, rows, landing.body_of))
+        while True:
+            landing.process.send_signal(signal.SIGSTOP)  # so it finds all of them at once
+            fill(landing.writer, made)
+            end += rows
+            cpu, began = tree_seconds(pid), time.perf_counter()
+            landing.process.send_signal(signal.SIGCONT)
+            landing.wait(end)
+            took = time.perf_counter() - began
+            yield rows / took if unit == "rows/s" else (tree_seconds(pid) - cpu) / rows * 1e6
 
-        def land(end: int) -> None:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while min(_landed(directory / name / "_delta_log") for name in tables) < end:
-                if running.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the bridge stands still, see {log.name}")
-                time.sleep(0.005)
 
-        try:
-            land(end := GROUP)
-            while True:
-                running.send_signal(signal.SIGSTOP)  # so it finds all of them at once
-                fill(writer, made)
-                end += len(made) * GROUP
-                cpu, began = tree_seconds(running.pid), time.perf_counter()
-                running.send_signal(signal.SIGCONT)
-                land(end)
-                took = time.perf_counter() - began
-                if unit == "rows/s":
-                    yield len(made) * GROUP / took
-                else:
-                    yield (tree_seconds(running.pid) - cpu) / len(made) / GROUP * 1e6
-        finally:
-            running.send_signal(signal.SIGCONT)
-            running.terminate()
-            running.wait(60)
+def paced(unit: str, kind: str, directory: Path, scale: float) -> Readings:
+    """Yield figures of a bridge that gets 2,000 messages a second: what a message costs, how long
+    95 of 100 take from the queue into the first table, or how much memory all processes use.
+    """
+    with ExitStack() as stack:
+        landing = Landing(kind, directory, stack)
+        pid, end = landing.process.pid, GROUP
+        while True:
+            cpu, given = tree_seconds(pid), list[tuple[int, float]]()
+            for _ in range(max(10, int(200 * scale))):
+                began = time.perf_counter()
+                fill(landing.writer, list(batches(PACED, PACED, landing.body_of)))
+                end += PACED
+                given.append((end, time.time()))
+                time.sleep(max(0.0, began + PACED / PACED_RATE - time.perf_counter()))
+            landing.wait(end)
+            if unit == "µs CPU":
+                yield (tree_seconds(pid) - cpu) / len(given) / PACED * 1e6
+            elif unit == "KiB":
+                yield tree_bytes(pid) / 1024
+            else:
+                places = list(_landed(landing.logs[0]))
+                late = [min(at for place, at in places if place >= n) - then for n, then in given]
+                yield quantiles(late, n=20)[18] * 1e3
 
 
 def _typed() -> Iterator[tuple[str, Row]]:
@@ -369,10 +421,16 @@ def _typed() -> Iterator[tuple[str, Row]]:
         ("typed", "the same, into five columns"),
         ("quoted", "numbers in quotes, and times of nine digits"),
         ("bad", "one document of a hundred has no number where one should be"),
+        ("few", "one of a thousand"),
+        ("identity", "as they are, through a transform"),
         ("both", "into a raw and a typed table, by one bridge"),
     ):
         yield f"json-{kind}-rate", Row("rows/s", text, partial(bridge, "rows/s", kind))
         yield f"json-{kind}-cpu", Row("µs CPU", text, partial(bridge, "µs CPU", kind))
+    for kind, text in (("raw", "a raw table"), ("typed", "five columns"), ("both", "both")):
+        for name, unit in (("cpu", "µs CPU"), ("late", "ms"), ("memory", "KiB")):
+            told = f"documents into {text}, 2,000 a second"
+            yield f"paced-{kind}-{name}", Row(unit, told, partial(paced, unit, kind))
 
 
 def _protocols() -> Iterator[tuple[str, Row]]:

@@ -66,18 +66,32 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
-def tree_seconds(pid: int) -> float:
-    """Return the CPU time of a process, of all below it, and of those of them that have ended."""
-    ticks, parents = {}, {}
+def _tree(pid: int) -> dict[int, list[str]]:
+    """Return a process and all below it, with what the system says of each."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            parents[int(path.parent.name)] = int(fields[1])
-            ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))
+            found[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
     below = {pid}
-    while more := {one for one, parent in parents.items() if parent in below} - below:
+    while more := {one for one, told in found.items() if int(told[1]) in below} - below:
         below |= more
-    return sum(ticks.get(one, 0) for one in below) / os.sysconf("SC_CLK_TCK")
+    return {one: found[one] for one in below & found.keys()}
+
+
+def tree_seconds(pid: int) -> float:
+    """Return the CPU time of a process, of all below it, and of those of them that have ended."""
+    ticks = sum(sum(map(int, told[11:15])) for told in _tree(pid).values())
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def tree_bytes(pid: int) -> int:
+    """Return the memory of a process and of all below it; what they share counts once."""
+    total = 0
+    for one in _tree(pid):
+        with suppress(OSError):
+            told = Path(f"/proc/{one}/smaps_rollup").read_text()
+            total += int(told.partition("\nPss:")[2].split()[0]) * 1024
+    return total
 
 
 def resident_bytes(pid: int) -> int:

@@ -19,7 +19,7 @@ def measured(*words: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-ALIKE = ("bridge-", "json-", "idle-")
+ALIKE = ("bridge-", "json-", "paced-", "idle-")
 LONG = {name for name in ROWS if name.startswith(ALIKE) or name.endswith("-large")} - {
     "json-typed-cpu",
     "idle-umq",
