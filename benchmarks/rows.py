@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from .senders import (
@@ -192,6 +192,7 @@ def neighbours(directory: Path, scale: float) -> Readings:
 # ── The queue and the table ─────────────────────────────────────────────────────────────────────
 
 
+BYTES = b"what nobody reads"
 LINE = b'{"message": "' + b"a line of a log " * 18 + b'"}'
 
 
@@ -415,6 +416,39 @@ def paced(unit: str, kind: str, directory: Path, scale: float) -> Readings:
                 yield quantiles(late, n=20)[18] * 1e3
 
 
+def commits(directory: Path, scale: float) -> Readings:
+    """Yield how long a commit takes in an object store, with what a bridge does around it, when the
+    table has had some hundreds: the median of as many again as an eighth.
+    """
+    from tests.tools.s3 import running_store
+    from twisted_msgproto.queue.lineage import Landed
+    from twisted_msgproto.table.actions import DataFile, Run
+    from twisted_msgproto.table.delta_table import Table
+    from twisted_msgproto.table.landing import TABLE_SCHEMA
+
+    with running_store() as store:
+        table, run = Table.create(store.new_location(), TABLE_SCHEMA, (), store.options), Run.new()
+
+        def commit() -> float:
+            path = f"part-{table.version}.parquet"
+            with table.storage.filesystem().open_output_stream(path) as part:
+                part.write(BYTES)
+            began = time.perf_counter()
+            table.refresh()
+            before = table.landed().get("a")
+            landed = Landed(table.version + 1)
+            file = DataFile(path, len(BYTES), {}, 1)
+            table.commit([file], {"a": landed}, before={"a": before}, run=run)
+            table.sync()
+            table.maintain()
+            return (time.perf_counter() - began) * 1e3
+
+        count = max(8, int(400 * scale))
+        while True:
+            times = [commit() for _ in range(count)]
+            yield median(times[-count // 8 :])
+
+
 def _typed() -> Iterator[tuple[str, Row]]:
     for kind, text in (
         ("raw", "documents of 330 bytes into the table"),
@@ -465,6 +499,7 @@ ROWS: dict[str, Row] = {
     "bridge-rate": Row("rows/s", "from the queue into the table", partial(bridge, "rows/s", "")),
     "bridge-cpu": Row("µs CPU", "the same, all of its processes", partial(bridge, "µs CPU", "")),
     **dict(_typed()),
+    "commit-s3": Row("ms", "a commit in an object store that has had 400", commits),
     "neighbours": Row("ms", "lumberjack: p99 of a client's acks beside bulk", neighbours),
 }
 """Name → row.  A figure is of one message, connection or acknowledgement."""
