@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.spark.conftest import damage_record, identity, messages, write
@@ -277,6 +277,7 @@ BOUNDS = st.tuples(st.integers(0, 1500), st.integers(0, 1500)).map(sorted)
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.tuples(BOUNDS, BOUNDS, BOUNDS), min_size=1, max_size=3))
+@example([([0, 601], [0, 0], [0, 0]), ([600, 601], [0, 0], [0, 0])])
 def test_tables_have_together_what_each_has_alone_and_each_row_is_read_once(
     tmp_path: Path, queue: Path, works: list[tuple[list[int], list[int], list[int]]]
 ) -> None:

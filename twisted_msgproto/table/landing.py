@@ -228,6 +228,8 @@ class Writer:
         if isinstance(item, Failure):
             landed.failed[gateway] = item
         elif isinstance(item, pa.RecordBatch):
+            if not item.num_rows:  # all were erased, or are another table's
+                return
             with self._noting():
                 rows = item if self._change is None else self._change(item)
                 landed.rows[gateway] = landed.rows.get(gateway, 0) + rows.num_rows
