@@ -30,6 +30,7 @@ from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.spark.loop import ATTEMPT_SECONDS, Loop, Pace
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import DataFile, Run
+from twisted_msgproto.table.checkpoint import PARQUET_MARK
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.landing import (
     Failure,
@@ -39,7 +40,6 @@ from twisted_msgproto.table.landing import (
     read_all,
 )
 from twisted_msgproto.table.plan import Range
-from twisted_msgproto.table.torn import PARQUET_MARK
 
 TABLE = "/table"
 NAME = "spark"

@@ -32,7 +32,7 @@ from .actions import (
     stamp_of,
     version_name,
 )
-from .checkpoint import LAST_CHECKPOINT, clean_log, write_checkpoint
+from .checkpoint import LAST_CHECKPOINT, clean_log, mend, write_checkpoint
 from .object_storage import storage_at
 from .properties import (
     CHECKPOINT_EVERY,
@@ -49,7 +49,6 @@ from .properties import (
 )
 from .snapshot import list_log, load, read_version
 from .storage import LOG, LocalStorage, Storage, one_line
-from .torn import mend
 
 KEYS = ("gateway", "offset")
 ATTEMPTS_MAX = 1000
