@@ -34,13 +34,12 @@ from ..core.errors import (
 )
 from ..queue import SCHEMA
 from ..queue.interface import Queue
-from .actions import DataFile
+from .actions import DataFile, statistics_of
 from .delta_table import Table
 from .object_storage import storage_at
 from .plan import Range
 from .row_offsets import covered, groups_of
 from .shape import Shape, Shaper
-from .statistics import statistics_of
 from .storage import LocalStorage, Storage, one_line
 
 DAY = pa.field("day", pa.date32(), nullable=False)
