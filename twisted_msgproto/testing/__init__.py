@@ -10,9 +10,8 @@ bytes move, when time passes, when a batch is safe and when the disk fails.
 * :class:`BrokenDisk` runs full or fails at the step the test chooses.
 """
 
-from .clock import Clock
 from .disks import BrokenDisk
-from .pairs import MemoryTransport, Pair, splits
+from .pairs import Clock, MemoryTransport, Pair, splits
 from .sinks import HeldSink, SafeSink
 
 __all__ = ["BrokenDisk", "Clock", "HeldSink", "MemoryTransport", "Pair", "SafeSink", "splits"]

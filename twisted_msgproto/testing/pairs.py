@@ -1,6 +1,7 @@
-"""A server's and a client's protocol are connected in memory; bytes move when the test says so.
+"""A server's and a client's protocol are connected in memory; bytes move, and time passes, when the
+test says so.
 
-A stream of them may arrive in many ways.
+A stream of bytes may arrive in many ways.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from twisted.internet.interfaces import (
     ISSLTransport,
     ITransport,
 )
+from twisted.internet.task import Clock as TwistedClock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import alsoProvides, implementer
@@ -27,6 +29,9 @@ FULL_BYTES: Final = 65536
 
 SERVER_PORT: Final = 5048
 CLIENT_PORT: Final = 40000
+
+BEGIN_SECONDS: Final = 1_700_000_000.0
+"""The clock begins at this time, a day in November 2023, in seconds since 1970-01-01 UTC."""
 
 Build = Callable[[Any], Any]
 
@@ -268,3 +273,32 @@ def splits(data: bytes, everywhere: int = 400) -> Iterator[list[bytes]]:
         yield [data[at : at + size] for at in range(0, len(data), size)]
     for cut in range(1, len(data), max(1, len(data) // everywhere)):
         yield [data[:cut], data[cut:]]
+
+
+class Clock(TwistedClock):
+    """Twisted's clock for tests, which also moves the bytes of pairs.
+
+    Pass it to a factory as its ``clock``, and ``clock.seconds`` as its ``wallClock``: then the
+    times in messages are those of the test.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rightNow = BEGIN_SECONDS
+
+    def settle(self, *pairs: Pair) -> None:
+        """Move bytes and run the calls that are due, until nothing happens any more."""
+        moved = True
+        while moved:
+            moved = any([pair.pump() for pair in pairs])
+            if any(call.getTime() <= self.seconds() for call in self.getDelayedCalls()):
+                self.advance(0)
+                moved = True
+
+    def wait(self, seconds: float, *pairs: Pair, step: float = 1.0) -> None:
+        """Let ``seconds`` pass in steps, and let everything happen that happens meanwhile."""
+        self.settle(*pairs)
+        while seconds > 0:
+            self.advance(min(step, seconds))
+            self.settle(*pairs)
+            seconds -= step
