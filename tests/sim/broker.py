@@ -18,9 +18,9 @@ from tests.sim.world import Violation
 from twisted_msgproto.core.broker import (
     QueuedMessage,
     QueueName,
-    delivery_plan,
     machine,
     message_table,
+    queues,
     store,
 )
 from twisted_msgproto.core.broker.machine import Broker
@@ -70,8 +70,8 @@ class BrokerWorld:
         self.sizes = {
             (store, "READ_MESSAGES"): choice((2, 5, 512)),
             (machine, "SERVED_MAX"): (served := choice((1, 3, 512))),
-            (delivery_plan, "SERVED_MAX"): served,
-            (delivery_plan, "SHARED_MAX"): choice((1, 16)),
+            (queues, "SERVED_MAX"): served,
+            (queues, "SHARED_MAX"): choice((1, 16)),
             (message_table, "CHUNK"): choice((1, 3, 4096)),
         }
         self.watched = Watched(**self.options)
@@ -390,8 +390,8 @@ def more_than_there_is_room() -> AbstractContextManager[object]:
     def patched() -> Iterator[None]:
 
         with (
-            mock.patch.object(delivery_plan, "deal", dealing),
-            mock.patch.object(delivery_plan, "_last_id", lambda hand: 0),
+            mock.patch.object(queues, "deal", dealing),
+            mock.patch.object(queues, "_last_id", lambda hand: 0),
         ):
             yield
 

@@ -12,8 +12,21 @@ from functools import partial
 from typing import Final
 
 from ..limits import Limits
-from .delivery_plan import MESSAGE_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_for
-from .queues import Batch, BrokerQueue, Released, Row, Rows, Subscriber, Wish
+from .queues import (
+    MESSAGE_STEPS,
+    SERVED_MAX,
+    Batch,
+    BrokerQueue,
+    ConsumerRaised,
+    Hands,
+    Released,
+    Row,
+    Rows,
+    Subscriber,
+    Wish,
+    planned,
+    room_for,
+)
 from .store import QueueStore
 from .terms import TRIES_COUNTED, WAIT, Consumer, QueuedMessage, QueueName, Tried
 
