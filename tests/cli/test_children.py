@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.tools.processes import gone, wait_gone
-from twisted_msgproto.cli import children as room
-from twisted_msgproto.cli.children import Child, Children, signals_as_interrupts
+from twisted_msgproto.cli import demo as room
+from twisted_msgproto.cli.demo import Child, Children, signals_as_interrupts
 
 
 def python(code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
