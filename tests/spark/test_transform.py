@@ -305,6 +305,12 @@ def test_what_cannot_be_a_table_is_one_line(schema: st.StructType, text: str) ->
             "  OSError: no disk\nPYTHONPATH was:\n  /a:/b\njava.io.EOFException",
             "the batch failed: OSError: no disk",
         ),
+        (
+            "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collect.\n"
+            ": org.apache.spark.SparkException: Job aborted due to stage failure: Lost task 1.0 "
+            "(executor driver): org.apache.spark.SparkException: Python worker exited\n\tat org.x",
+            "the batch failed: Python worker exited",
+        ),
     ],
 )
 def test_what_spark_says_about_a_failed_job_is_cut_to_a_line__TB_11(text: str, line: str) -> None:

@@ -37,6 +37,9 @@ PYTHON_ERROR = re.compile(
 )
 """Spark indents what a worker said that could not start."""
 
+JAVA_ERROR = re.compile(r"\n: .*\b(?:java|org|scala)\.[\w.$]+: (?P<error>.+)")
+"""Below the call that py4j names stands the error; what caused it comes last in its line."""
+
 Tasks = Sequence[Sequence[Range]]
 
 Runner = Callable[[Target, Tasks], LandedRanges]
@@ -294,5 +297,5 @@ def job_error(text: str) -> str:
     own = OWN_ERROR.search(text)
     if own is not None:
         return own[1].strip()
-    python = PYTHON_ERROR.search(text)
-    return f"the batch failed: {first_line(Exception(python['error'] if python else text))}"
+    found = PYTHON_ERROR.search(text) or JAVA_ERROR.search(text)
+    return f"the batch failed: {first_line(Exception(found['error'] if found else text))}"
