@@ -310,7 +310,8 @@ def test_a_run_that_did_not_drain_rests_no_longer_than_was_said__RD_21(
     at = 1_800_000_000.0
     assert rests_until(told(tmp_path, at, DRAINED, every=600.0), at + 20.0) == at + 610.0
     status = told(tmp_path, at + 20.0, end, every=600.0)
-    assert rests_until(status, at + 100.0) == (at + 610.0 if rests else 0.0)
+    assert bool(rests_until(status, at + 50.0)) is bool(rests or end is None)  # it may still run
+    assert rests_until(status, at + 50.1) == (at + 610.0 if rests else 0.0)
     assert status["longest_pause_seconds"] == 10.0
 
 

@@ -24,16 +24,15 @@ OPEN_END = 2**63 - 1
 """A segment ends here while more messages may come into it."""
 
 
-def ranges_of(message_ids: Iterable[int]) -> list[Range]:
+def ranges_of(message_ids: list[int]) -> list[Range]:
     """Return ids as few ranges lo ≤ id < hi, in order; each id may come repeatedly."""
-    some: Sequence[int] = message_ids if isinstance(message_ids, Sequence) else list(message_ids)
-    if not some:
+    if not message_ids:
         return []
-    lo, hi = some[0], some[-1] + 1
-    if hi - lo == len(some) and (len(some) < 3 or all_ascend(some)):
+    lo, hi = message_ids[0], message_ids[-1] + 1
+    if hi - lo == len(message_ids) and message_ids == list(range(lo, hi)):
         return [(lo, hi)]
     found: list[Range] = []
-    ordered = sorted(some)
+    ordered = sorted(message_ids)
     lo = hi = ordered[0]
     for message_id in ordered:
         if message_id > hi:
@@ -43,11 +42,6 @@ def ranges_of(message_ids: Iterable[int]) -> list[Range]:
             hi += 1
     found.append((lo, hi))
     return found
-
-
-def all_ascend(message_ids: Sequence[int]) -> bool:
-    """Return whether ids, as many as their bounds enclose, are one range in order."""
-    return list(message_ids) == list(range(message_ids[0], message_ids[-1] + 1))
 
 
 class Segment:
