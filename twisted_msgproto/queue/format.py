@@ -423,9 +423,8 @@ class Segment:
             middle = (position + stop) // 2
             try:
                 record = self.next_record(middle, self.first, stop)
-            except OSError as error:
-                _check_read_error(error)
-                record = None  # what stands before such a block is found without it
+            except OSError:  # what stands before such a block is found without it
+                record = None
             if record is None or record.first > offset:
                 stop = middle
             else:

@@ -105,11 +105,8 @@ class Segment:
         number = self._number(lo, hi)
         if not number:
             return range(hi - lo)
-        nbytes = number.to_bytes((hi - lo + 7) >> 3, "little")
-        marked = pa.Array.from_buffers(pa.bool_(), hi - lo, [None, pa.py_buffer(nbytes)])
-        pc = compute()
-        rows: list[int] = pc.indices_nonzero(pc.invert(marked)).to_pylist()
-        return rows
+        bits = f"{number:0{hi - lo}b}"[::-1]
+        return [row for row, bit in enumerate(bits) if bit == "0"]
 
     def ranges(self) -> list[Range]:
         if self.done:
