@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.doubles import own_time
 from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.queue import QueueReader, SegmentLog, damage
+from twisted_msgproto.queue import QueueReader, SegmentLog, damage, troubles
 from twisted_msgproto.queue.broker_files import message_frames
 from twisted_msgproto.queue.verify import verify
 
@@ -170,8 +171,12 @@ def test_a_running_broker_gives_up_nothing_and_heals_by_itself__RD_50(
     is_as_before(world, known)
 
 
-def test_a_disk_that_reads_now_and_then_is_told_in_few_lines__RD_50() -> None:
-    """RD-50: whatever fails has one line a minute, and one at its end."""
+def test_a_disk_that_reads_now_and_then_is_told_in_few_lines__RD_50(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RD-50: whatever fails has one line a minute, one at its end; for reads once it is calm."""
+    now = 1000.0
+    monkeypatch.setattr(troubles, "time", own_time(monotonic=lambda: now))
     world = a_world()
     before = len(world.lines)
     for round in range(60):
@@ -186,6 +191,11 @@ def test_a_disk_that_reads_now_and_then_is_told_in_few_lines__RD_50() -> None:
     told = world.lines[before:]
     assert 2 <= len(told) <= 10, told
     assert any("cannot be read now" in line for line in told)
+    assert world.state.failing() == 1
+    now += 5
+    world.tend()
+    assert world.state.failing() == 0
+    assert world.lines[before:] == [*told, "broker: messages of queues can be read again"]
 
 
 @pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
