@@ -156,8 +156,8 @@ class Tests:
         """Return the tests that execute a statement, quick ones first."""
         lines = self.executed.contexts_by_lineno(str(file))
         contexts = {test for line in statement for test in lines.get(line, ())}
-        if lines and not contexts:  # in processes, if at all: nobody measures what they execute
-            lines = self.executed.contexts_by_lineno(PROCESSES) or lines
+        if lines and not contexts:  # in processes or a library's threads, which nobody measures
+            lines |= {-at: on for at, on in self.executed.contexts_by_lineno(PROCESSES).items()}
         every = {one for some in lines.values() for one in some if one.endswith("|run")}
         contexts = contexts - {""} or every  # it may be executed while it is imported
         names = {name.split("|")[0] for name in contexts} & self.took.keys()
