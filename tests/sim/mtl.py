@@ -126,7 +126,7 @@ class SimulatedDealer(Socket):
         self._waiting: deque[list[bytes]] = deque()
         self._attempt: Any = None
 
-    def movedAt(self, now: float) -> float:
+    def takenAt(self, now: float) -> float:
         return 0.0
 
     def connect(self, address: str) -> None:

@@ -113,7 +113,7 @@ class Dealer(Socket):
         self.router = self.network.routers[address]
         self.router.dealers[self.name] = self
 
-    def movedAt(self, now: float) -> float:
+    def takenAt(self, now: float) -> float:
         return 0.0
 
     def sendAll(self, messages: list[list[bytes]]) -> None:

@@ -111,7 +111,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self.counters = Counter() if counters is None else counters
         self.deadlines = Deadlines()
         self._draining = False
-        self._lost_at: float | None = None
+        self._closed = False
         self.mechanisms: list[str] = []
         self.profiles: list[str] = []
         self._machine = Machine(CLIENT, ClientState.CLOSED)
@@ -144,7 +144,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     def finished(self) -> bool:
         """The client was closed, or drained and nothing is asked any more."""
         asking = self._task is not None or bool(self._waiting)
-        return self._lost_at is not None or (self._draining and not asking)
+        return self._closed or (self._draining and not asking)
 
     def snapshot(self) -> dict[str, object]:
         return {
@@ -465,7 +465,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         """The client is closed: the numbers of the requests that will not be answered."""
         tasks = [self._task, *self._waiting]
         self._task = self._current = None
-        self._lost_at = now
+        self._closed = True
         self._script.clear()
         self._waiting.clear()
         self._out.clear()

@@ -384,7 +384,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         """
         self._dropped(reason)
         header = parts[0] if parts else b""
-        if header[:1] != b"\5" or not (self.reads and self.confirms):
+        if header[:1] != data.CONTENT or not (self.reads and self.confirms):
             return
         if self.state is not ClientFlowState.OPEN:
             return

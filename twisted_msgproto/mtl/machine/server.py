@@ -19,7 +19,15 @@ from typing import Any, Final
 from ...core.connection import WorkLost
 from ..terms import BURST, FLOW, REFUSALS, ContentLost, FlowState
 from ..wire import LEASE_RESOURCES, data
-from ..wire.data import CONTENT_HEADER_BYTES_MIN, EMPTY, PING, PONG, SEQUENCE_BYTES, IllFormed
+from ..wire.data import (
+    CONTENT,
+    CONTENT_HEADER_BYTES_MIN,
+    EMPTY,
+    PING,
+    PONG,
+    SEQUENCE_BYTES,
+    IllFormed,
+)
 from .flows import (
     ContentReceived,
     Flow,
@@ -108,21 +116,22 @@ class Server(Sessions):
         shared = channel is Channel.SHARED
         for parts in messages:
             if len(parts) == 3:
-                flow = flows.get(parts[0])
-                if type(flow) is WritingFlow and parts[1][:1] == b"\x05" and flow.lost_at is None:
-                    try:
-                        self._content(flow, parts[1], parts[2])
-                    except IllFormed as error:
-                        self._ill_formed_content(flow, parts[1], error.reason)
-                else:
-                    self._data(parts[0], flow, parts[1], parts[2])
-            elif len(parts) > 1 and self._is_content(flow := flows.get(parts[0]), parts[1]):
-                assert isinstance(flow, WritingFlow)
-                self._ill_formed_content(flow, parts[1], "frames")
-            elif shared:
-                self._control(parts)
+                peer, header, body = parts
+                flow = flows.get(peer)
+                try:
+                    if type(flow) is not WritingFlow or header[:1] != CONTENT or flow.lost_at:
+                        self._data(peer, flow, data.decode(header, body))
+                    else:
+                        self._content(flow, header, body)
+                except IllFormed as error:
+                    self._ill_formed(flow, header, error.reason)
             else:
-                self._dropped("frames")
+                peer, header, *_ = *parts, b""
+                flow = flows.get(peer)
+                if shared and not (type(flow) is WritingFlow and header[:1] == CONTENT):
+                    self._control(parts)
+                else:
+                    self._ill_formed(flow, header, "frames")
         self._flush()
         return self._take_events()
 
@@ -202,15 +211,7 @@ class Server(Sessions):
 
     # ── commands ──────────────────────────────────────────────────────────────────────────────────
 
-    def _data(self, peer: bytes, flow: Flow | None, header: bytes, body: bytes) -> None:
-        try:
-            command = data.decode(header, body)
-        except IllFormed as error:
-            if isinstance(flow, WritingFlow) and self._is_content(flow, header):
-                self._ill_formed_content(flow, header, error.reason)
-            else:
-                self._dropped(error.reason)
-            return
+    def _data(self, peer: bytes, flow: Flow | None, command: data.DataCommand) -> None:
         kind = type(command)
         if peer in self._leaving and kind not in SETTLING:
             self._dropped("left")
@@ -218,7 +219,7 @@ class Server(Sessions):
         if flow is not None:
             flow.heard_at = self._now
         state = FlowState.UNLEASED if flow is None else flow.state
-        if kind is data.Lease and flow is None:
+        if flow is None and isinstance(command, data.Lease):
             self._lease(peer, command)
         elif kind in FLOW[state]:
             if kind is data.Ping:
@@ -304,17 +305,14 @@ class Server(Sessions):
         flow.texts.append(texts)
         flow.bodies.append(body)
 
-    @staticmethod
-    def _is_content(flow: Flow | None, header: bytes) -> bool:
-        """This is meant to be a Content of a writer, whatever is wrong with it (``MT-13``)."""
-        return isinstance(flow, WritingFlow) and header[:1] == b"\5"
-
-    def _ill_formed_content(self, flow: WritingFlow, header: bytes, reason: str) -> None:
-        """No later Confirm may cover what could not be read: it is rejected at once (``MT-13``).
+    def _ill_formed(self, flow: Flow | None, header: bytes, reason: str) -> None:
+        """Drop a message; a Content that no later Confirm may cover is rejected (``MT-13``).
 
         Where not even its sequence can be read, the flow ends.
         """
         self._dropped(reason)
+        if not isinstance(flow, WritingFlow) or header[:1] != CONTENT:
+            return
         flow.heard_at = self._now
         if not flow.grant.confirm:
             return
@@ -388,8 +386,11 @@ class Server(Sessions):
                 return
         position = flow.take()
         if profile.stored:
-            told = (flow, (flow, position), sequences, resources, texts, bodies, nbytes, envelopes)
-            self._events.append(ContentReceived(*told))
+            self._events.append(
+                ContentReceived(
+                    flow, (flow, position), sequences, resources, texts, bodies, nbytes, envelopes
+                )
+            )
         else:
             self._settle(flow, position)
 
@@ -409,7 +410,7 @@ class Server(Sessions):
         self._now = now
         flow, end = position
         flow.state = FLOW[flow.state][ContentLost]
-        flow.lost_at = end if flow.lost_at is None else min(end, flow.lost_at)
+        flow.lost_at = min(end, flow.lost_at or end)
         self._settle(flow, end)
         return self._take_events()
 
@@ -606,10 +607,10 @@ class Server(Sessions):
         """
         if not self._paused and self._heard(flow) + self._liveness <= now:
             flow.heard_at = max(flow.heard_at, self.moved_at(flow.peer, now))
-        if not self._paused and self._heard(flow) + self._liveness <= now:
-            self.counters["flows_silent"] += 1
-            self._end_flow(flow)
-            return
+            if self._heard(flow) + self._liveness <= now:
+                self.counters["flows_silent"] += 1
+                self._end_flow(flow)
+                return
         if flow in self._withheld and not self._congested(flow):
             self._confirm(flow, None)  # the profile could not say when it was asked
         if flow.sent_at + self._heartbeat <= now:

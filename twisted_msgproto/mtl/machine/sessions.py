@@ -298,11 +298,18 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         elif len(self._sessions) >= self.limits.integer("sessions"):
             self._events.append(LimitMet("sessions", "session"))
             raise Invalid(403, "too many sessions")
-        session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
         known = self._peers.get(peer, UNKNOWN)
-        session.envelope, session.address, session.key = envelope, known.address, known.key
-        session.kept = MemoryShare(self._every)
-        self._sessions[peer] = session
+        self._sessions[peer] = session = Session(
+            peer,
+            self._session_names(),
+            request.virtual_host,
+            self._now,
+            self._now,
+            address=known.address,
+            key=known.key,
+            envelope=envelope,
+            kept=MemoryShare(self._every),
+        )
         self.counters["sessions_total"] += 1
         self._events.append(SessionOpened(session))
         if self._mechanisms:
@@ -434,8 +441,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self._respond(peer, None, command.sequence, 403)
             return
         session = grant.session
-        del self._leases[grant.token], session.grants[grant.token]
-        self.deadlines.clear(grant)
+        self._forget(grant)
         flow: Flow
         if grant.reads:
             flow = ReadingFlow(
@@ -510,11 +516,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._events.append(SessionEnded(session, reason))
 
     def _end_leases(self, session: Session) -> None:
-        for token, grant in session.grants.items():
-            del self._leases[token]
-            self.deadlines.clear(grant)
-            session.kept.remove(grant.nbytes)
-        session.grants.clear()
+        for grant in list(session.grants.values()):
+            self._end_unused(grant)
         for flow in list(session.flows.values()):
             self._end_flow(flow)
 
@@ -591,8 +594,12 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         else:
             self._watch(session)
 
-    def _end_unused(self, grant: LeaseGrant) -> None:
+    def _forget(self, grant: LeaseGrant) -> None:
         del self._leases[grant.token], grant.session.grants[grant.token]
+        self.deadlines.clear(grant)
+
+    def _end_unused(self, grant: LeaseGrant) -> None:
+        self._forget(grant)
         grant.session.kept.remove(grant.nbytes)
 
     def _heard(self, flow: Flow) -> float:

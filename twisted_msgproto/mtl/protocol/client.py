@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
@@ -74,30 +73,30 @@ class ControlLink(ClientLink):
 
     def __init__(self, protocol: MtlClient) -> None:
         super().__init__(protocol)
-        self.clock: Any = self.factory.clock
-        self.limits: Limits = self.factory.limits
         self.flows: dict[int, FlowLink] = {}
         self._requests: Tickets[Reply] = Tickets()
-        self._renewals: dict[FlowLink, Any] = {}
         self._trouble = ""  # of the control socket that was dropped last
-        self._peer_messages = messages_within(
-            self.limits.integer("peer-bytes"), self.limits.integer("content-bytes"), PEER_MESSAGES
+        content_bytes = self.factory.limits.integer("content-bytes")
+        messages = messages_within(
+            self.factory.limits.integer("peer-bytes"), content_bytes, PEER_MESSAGES
         )
         self._bounds = Bounds(
-            self.limits.integer("content-bytes"),
+            content_bytes,
             # Flows bound what they send by themselves: nothing is thrown away here.
             unread_messages=1 << 40,
             unread_bytes=1 << 60,
             unread_seconds=1e9,
-            received_messages=self._peer_messages,
+            received_messages=messages,
         )
-        self._sockets = self.factory.makeSockets(self.clock)
+        # What is not confirmed has no window that bounds it.
+        self._bounds_unconfirmed = replace(self._bounds, peer_messages=messages)
+        self._sockets = self.factory.makeSockets(self.factory.clock)
 
     def begin(self, endpoint: str, persistent: bool) -> None:
         """Connect a socket to ``endpoint``; ConfigurationError if that cannot be."""
         self.endpoint = endpoint
         self._persistent = persistent
-        wire = DealerWire(self.clock, endpoint, self.connectionLost)
+        wire = DealerWire(self.factory.clock, endpoint, self.connectionLost)
         try:
             wire.use(self._controlSocket())
         except ConfigurationError:
@@ -107,7 +106,7 @@ class ControlLink(ClientLink):
         self.peer = endpoint
 
     def makeMachine(self) -> Client:
-        return Client(self.limits, self.factory.counters.settled)
+        return Client(self.factory.limits, self.factory.counters.settled)
 
     def _socket(
         self, received: Callable[[list[list[bytes]]], None], address: str, bounds: Bounds
@@ -123,10 +122,7 @@ class ControlLink(ClientLink):
     def dataSocket(
         self, received: Callable[[list[list[bytes]]], None], port: int, confirms: bool
     ) -> Any:
-        """Return a flow's socket; what is not ``confirms`` has no window that bounds it."""
-        bounds = (
-            self._bounds if confirms else replace(self._bounds, peer_messages=self._peer_messages)
-        )
+        bounds = self._bounds if confirms else self._bounds_unconfirmed
         return self._socket(received, with_port(self.endpoint, port), bounds)
 
     def _controlSocket(self) -> Any:
@@ -148,12 +144,13 @@ class ControlLink(ClientLink):
 
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
-    def over(self) -> Deferred[Any] | None:
-        """Return what a verb gives when the client was closed, or ends."""
+    def _over(self) -> Deferred[Any] | None:
         over = self._ended or self.closing
         return fail(ConnectionClosed("the client was closed")) if over else None
 
     def request(self, verb: Callable[..., int], argument: Any) -> Deferred[Reply]:
+        if over := self._over():
+            return over
         try:
             self._requests.check()
             number = verb(argument, self._now())
@@ -164,16 +161,22 @@ class ControlLink(ClientLink):
         return ticket
 
     def lease(
-        self, make: Callable[[], MtlFlow], verb: Callable[..., int], *arguments: Any
+        self,
+        kind: Callable[..., MtlFlow],
+        verb: Callable[..., int],
+        resources: Sequence[str],
+        confirm: str,
+        *settings: Any,
     ) -> Deferred[Any]:
-        """Ask for a lease; fires with the flow, which ``make()`` has made, when the server has
-        accepted that.
-        """
+        """Ask for a lease; fires with the flow, of this kind, when the server has accepted it."""
+        if over := self._over():
+            return over
+        expect("resources", resources, "a list of names", not isinstance(resources, str | bytes))
         try:
-            number = verb(*arguments, self._now())
+            number = verb(resources, confirm, self._now())
         except ValueError as error:
             return fail(error)
-        flow = make()
+        flow = kind(self, confirm == "full", *settings)
         self.flows[number] = flow.link
         opened: Deferred[Any] = flow.link.leasing(number)
         self._takeUp()
@@ -192,39 +195,16 @@ class ControlLink(ClientLink):
 
     # ── the flows ───────────────────────────────────────────────────────────────────────────────
 
-    def renewFlow(self, flow: FlowLink) -> None:
-        """A flow has lost its place at the server: get another lease for it.
-
-        A server that grants leases and ends them at once is asked less and less often.
-        """
-        if self._ended or flow in self._renewals:
-            return
-        wait = flow.renewals.next(self._now())
-        if wait:
-            self._renewLater(flow, wait)
-        else:
-            self._renewNow(flow)
-
-    def _renewLater(self, flow: FlowLink, seconds: float) -> None:
-        self._renewals[flow] = self.clock.callLater(seconds, self._renewNow, flow)
-
-    def _renewNow(self, flow: FlowLink) -> None:
-        self._renewals.pop(flow, None)
-        flow.renewals.begun(self._now())
-        self.machine.renew(flow.number, self._now())
-        self._takeUp()
+    def renewLease(self, number: int) -> None:
+        if not self._ended:
+            self.machine.renew(number, self._now())
+            self._takeUp()
 
     def flowEnded(self, flow: FlowLink) -> None:
         self.machine.release(flow.number)
         self.flows.pop(flow.number, None)
-        self._cancelRenewal(flow)
         if self.owner is not None:
             self.owner.flowEnded(self.protocol)
-
-    def _cancelRenewal(self, flow: FlowLink) -> None:
-        renewal = self._renewals.pop(flow, None)
-        if renewal is not None:
-            renewal.cancel()
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -266,7 +246,6 @@ class ControlLink(ClientLink):
     def _leaseGranted(self, event: LeaseGranted) -> None:
         flow = self.flows.get(event.number)
         if flow is not None:
-            self._cancelRenewal(flow)
             flow.renew(event)
         else:
             self.machine.release(event.number)  # its flow has ended meanwhile
@@ -293,7 +272,7 @@ class ControlLink(ClientLink):
             return
         if self._persistent and flow.opened and isinstance(error, TimedOut):
             # It stood once: go on trying, the server may come back.
-            self._renewLater(flow, RENEWAL_SECONDS)
+            flow.renewLater(RENEWAL_SECONDS)
         else:
             flow.fail(error)
 
@@ -346,8 +325,6 @@ class MtlClient(ClientSession, link=ControlLink):
 
         The flows of a session before this one are closed.
         """
-        if over := self.link.over():
-            return over
         link = self.link
         flows = list(link.flows.values())
         opened = link.request(link.machine.open, virtualHost)
@@ -363,8 +340,6 @@ class MtlClient(ClientSession, link=ControlLink):
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
         """Authenticate by ``sasl.credentials``: the profiles; fails with Refused."""
         link = self.link
-        if over := link.over():
-            return over
         authorized = link.request(link.machine.authorize, credentials)
         return authorized.addCallbacks(self._letIn, link.notLetIn)
 
@@ -377,8 +352,6 @@ class MtlClient(ClientSession, link=ControlLink):
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
         link = self.link
-        if over := link.over():
-            return over
         flows = list(link.flows.values())  # not those that are asked for before the answer
 
         def selected(reply: Reply) -> None:
@@ -399,20 +372,12 @@ class MtlClient(ClientSession, link=ControlLink):
         over the flow.
         """
         link = self.link
-        if over := link.over():
-            return over
-        expect("resources", resources, "a list of names", not isinstance(resources, str | bytes))
-        make = partial(MtlReader, link, confirm == "full", received)
-        return link.lease(make, link.machine.reader, resources, confirm)
+        return link.lease(MtlReader, link.machine.reader, resources, confirm, received)
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
         """A data flow that writes; fires when the server has accepted its lease."""
         link = self.link
-        if over := link.over():
-            return over
-        expect("resources", resources, "a list of names", not isinstance(resources, str | bytes))
-        make = partial(MtlWriter, link, confirm == "full")
-        return link.lease(make, link.machine.writer, resources, confirm)
+        return link.lease(MtlWriter, link.machine.writer, resources, confirm)
 
 
 class MtlClientFactory(SessionFactory):

@@ -58,7 +58,6 @@ class RenewalBackoff:
         self._backoff = Backoff(RENEWAL_SECONDS, RENEWAL_SECONDS_MOST, random)
         self._since = -inf  # when the newest lease was asked for
         self._soon = 0  # leases in a row that have ended soon
-        self._of_use = False  # a content was received or confirmed under the newest lease
 
     def begun(self, now: float) -> None:
         self._since = now
@@ -68,14 +67,13 @@ class RenewalBackoff:
 
         A gateway that restarts often is no server that grants leases and ends them.
         """
-        self._of_use = True
+        self._soon = 0
+        self._backoff.reset()
 
     def next(self, now: float) -> float:
         """Return the seconds to wait, perhaps 0.0: a lease has ended."""
-        if self._of_use or now >= self._since + STEADY_SECONDS:
-            self._soon = 0
-            self._of_use = False
-            self._backoff.reset()
+        if now >= self._since + STEADY_SECONDS:
+            self.used()
         self._soon += 1
         return self._backoff.next() if self._soon > RENEWALS_AT_ONCE else 0.0
 
@@ -105,7 +103,6 @@ class Received:
 class Owner(Protocol):
     """What a flow needs of its client's link, whose module imports this one."""
 
-    clock: Any
     peer: str
 
     @property
@@ -115,7 +112,7 @@ class Owner(Protocol):
         self, received: Callable[[list[list[bytes]]], None], port: int, confirms: bool
     ) -> Any: ...
 
-    def renewFlow(self, flow: FlowLink) -> None: ...
+    def renewLease(self, number: int) -> None: ...
 
     def flowEnded(self, flow: FlowLink) -> None: ...
 
@@ -138,7 +135,6 @@ class FlowLink(Link):
 
     Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
         number: the number of its lease at the client.
-        renewals: say when a lease that was lost is to be renewed.
         tickets: who waits for the answers to commands and contents.
     """
 
@@ -168,13 +164,14 @@ class FlowLink(Link):
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call that writes what verbs have queued
         self._ending: Any = None  # the call that gives up a connection that the server has ended
-        self.renewals: RenewalBackoff = RenewalBackoff()
+        self._renewal: Any = None  # the call that asks for another lease
+        self._renewals = RenewalBackoff()
         limits = self.factory.limits
         answers = UNREAD_TIMES * limits.integer("unsent-bytes") // CONTENT_WEIGHT_BYTES
         self._unread_max = answers + limits.integer("window")
 
     def begin(self) -> None:
-        self.connect(DealerWire(self._client.clock, self._client.peer, self.connectionLost))
+        self.connect(DealerWire(self.factory.clock, self._client.peer, self.connectionLost))
         self.peer = self._client.peer
 
     def tellConnected(self) -> None:
@@ -190,9 +187,6 @@ class FlowLink(Link):
         machine.moved_at = self.takenAt
         return machine
 
-    def takenAt(self, now: float) -> float:
-        return self.wire.takenAt(now)
-
     def leasing(self, number: int) -> Deferred[Any]:
         assert self._opening is not None
         self.number = number
@@ -201,6 +195,23 @@ class FlowLink(Link):
     def _cancelled(self, _: Deferred[Any]) -> None:
         self._opening = None
         self.close()
+
+    def _renewSoon(self) -> None:
+        """Ask for another lease; a server that ends each at once is asked less and less often."""
+        wait = self._renewals.next(self._now())
+        if wait:
+            self.renewLater(wait)
+        else:
+            self._renewNow()
+
+    def renewLater(self, seconds: float) -> None:
+        if self._renewal is None:
+            self._renewal = self.factory.clock.callLater(seconds, self._renewNow)
+
+    def _renewNow(self) -> None:
+        self._renewal = None
+        self._renewals.begun(self._now())
+        self._client.renewLease(self.number)
 
     def renew(self, lease: LeaseGranted) -> None:
         if self._ended:
@@ -233,13 +244,14 @@ class FlowLink(Link):
                 reason += f", as it does at a content above our content-bytes, {most}"
             self._follow(self.machine.suspend(reason))
 
-    def _forgetEnding(self) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
-            self._ending = None
+    def _cancelCalls(self) -> None:
+        for call in (self._sending, self._ending, self._renewal):
+            if call is not None:
+                call.cancel()
+        self._sending = self._ending = self._renewal = None
 
     def _drop(self) -> None:
-        self._forgetEnding()
+        self._cancelCalls()
         unread = self.wire.drop()
         if unread and not self.machine.confirms:
             text = "{count} contents with confirm none were lost with their connection"
@@ -278,7 +290,7 @@ class FlowLink(Link):
             self.tickets.fail(event.number, error)
 
     def _confirmed(self, event: ContentsConfirmed) -> None:
-        self.renewals.used()
+        self._renewals.used()
         for number in event.numbers:
             self.tickets.done(number, None)
 
@@ -293,14 +305,14 @@ class FlowLink(Link):
             text = f"the server's data port {self._port} does not answer"
             self.fail(TimedOut(f"{text}: {trouble}" if trouble else text))
         else:
-            self._client.renewFlow(self)
+            self._renewSoon()
 
     def _givenUp(self, event: FlowGivenUp) -> None:
         code = event.code
         self.fail(TimedOut(event.reason) if code is None else Refused(event.reason, code))
 
     def _received(self, event: ContentsReceived) -> None:
-        self.renewals.used()
+        self._renewals.used()
         self._contents(event)
 
     def _contents(self, event: ContentsReceived) -> None:
@@ -318,6 +330,8 @@ class FlowLink(Link):
     }
 
     def ask(self, verb: Callable[[str, float], int], resource: str) -> Deferred[None]:
+        if over := self.over():
+            return over
         try:
             ticket = self.tickets.issue(verb(resource, self._now()))
         except ValueError as error:
@@ -377,10 +391,7 @@ class FlowLink(Link):
         self._unanswered = work
 
     def sessionEnding(self, reason: Failure) -> None:
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
-        self._forgetEnding()
+        self._cancelCalls()
         self._client.flowEnded(self)
         error = self.whyLost(reason)
         self._fail(self._unanswered, error)
@@ -506,15 +517,11 @@ class MtlReader(MtlFlow):
 
     def summon(self, resource: str) -> Deferred[None]:
         """Ask for this resource's content; fails with Refused (400: summoned already, …)."""
-        return self._command(self.link.machine.summon, resource)
+        return self.link.ask(self.link.machine.summon, resource)
 
     def dismiss(self, resource: str) -> Deferred[None]:
         """Ask for no more of it; fails with Refused."""
-        return self._command(self.link.machine.dismiss, resource)
-
-    def _command(self, verb: Callable[[str, float], int], resource: str) -> Deferred[None]:
-        link = self.link
-        return link.over() or link.ask(verb, resource)
+        return self.link.ask(self.link.machine.dismiss, resource)
 
     def confirm(self, sequence: int, multiple: bool = False) -> None:
         """This content (or all up to it) is safe.
@@ -578,20 +585,7 @@ class MtlWriter(MtlFlow):
         flow: that content, all behind it and ``lost`` fail with Refused.  Send them again on
         another flow, in their order.
         """
-        if over := self.link.over():
-            return over
-        try:
-            table = encode_table(properties) if properties else EMPTY
-            (number,) = self._hand([(resource, table, body)])
-        except ValueError as error:
-            return fail(error)
-        return self.link.tickets.issue(number) if self.link.machine.confirms else succeed(None)
-
-    def _hand(self, contents: list[tuple[str, bytes, bytes]]) -> list[int]:
-        link = self.link
-        numbers = link.machine.send(contents, link.now(), link.wire.unreadBytes)
-        link.sendSoon()
-        return numbers
+        return self.sendMany(resource, (body,), properties)
 
     def sendMany(
         self,
@@ -602,15 +596,20 @@ class MtlWriter(MtlFlow):
         """Send contents together, all with the same properties; fires when all are safe, fails with
         the first refusal, and as :meth:`send` does.
         """
-        if over := self.link.over():
+        link = self.link
+        if over := link.over():
             return over
         try:
             table = encode_table(properties) if properties else EMPTY
-            numbers = self._hand([(resource, table, body) for body in bodies])
+            contents = [(resource, table, body) for body in bodies]
+            numbers = link.machine.send(contents, link.now(), link.wire.unreadBytes)
         except ValueError as error:
             return fail(error)
-        if not self.link.machine.confirms:
+        link.sendSoon()
+        if not link.machine.confirms:
             return succeed(None)
-        tickets = [self.link.tickets.issue(number) for number in numbers]
+        tickets = [link.tickets.issue(number) for number in numbers]
+        if len(tickets) == 1:
+            return tickets[0]
         gathered: Deferred[list[None]] = gatherResults(tickets, consumeErrors=True)
         return gathered.addCallbacks(lambda results: None, lambda failure: failure.value.subFailure)

@@ -49,8 +49,11 @@ log: SteadyLogger = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
 @implementer(IAddress)
-class _AllPeers:
-    """The address at the other end of a ROUTER socket: there is none."""
+class Endpoint:
+    """A ZeroMQ address, as the one at the other end of a wire; empty for a broker's clients."""
+
+    def __init__(self, address: str = "") -> None:
+        self.address = address
 
 
 class SocketPair(Wire):
@@ -93,7 +96,7 @@ class SocketPair(Wire):
         self._control.pauseProducing()
 
     def getPeer(self) -> IAddress:
-        return _AllPeers()
+        return Endpoint()
 
     getHost = getPeer
 
@@ -106,14 +109,6 @@ class SocketPair(Wire):
 
 UNREAD_LOOK_SECONDS: Final = 0.02
 """A wire that is to be closed checks this often whether its socket has sent everything."""
-
-
-@implementer(IAddress)
-class Endpoint:
-    """A ZeroMQ address, as the address at the other end of a wire."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
 
 
 class NoSocket:
@@ -130,7 +125,7 @@ class NoSocket:
     def sendAll(self, messages: list[list[bytes]]) -> None:
         """Nobody gets them."""
 
-    def movedAt(self, now: float) -> float:
+    def takenAt(self, now: float) -> float:
         return 0.0
 
     def ignored(self) -> None:
@@ -183,8 +178,9 @@ class DealerWire(Wire):
     def unreadBytes(self) -> int:
         return int(self.socket.unreadBytes)
 
-    def takenAt(self, now: float) -> float:
-        return float(self.socket.movedAt(now))
+    @property
+    def output(self) -> Any:
+        return self.socket
 
     # ── as every wire ───────────────────────────────────────────────────────────────────────────
 

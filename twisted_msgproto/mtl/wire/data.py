@@ -270,7 +270,7 @@ def as_texts(table: bytes) -> dict[str, str]:
 SEQUENCE_MAX: Final = (1 << 64) - 1
 SHORT_STRING_BYTES_MAX: Final = 255
 
-CONTENT_TYPE: Final = 5
+CONTENT: Final = b"\x05"  # how the header of one begins
 SEQUENCE_BYTES: Final = 9
 """A header has this form up to the end of its sequence."""
 
@@ -399,7 +399,7 @@ def decode(header: bytes, body: bytes) -> DataCommand:
     if len(header) < end:
         raise IllFormed("header-length", "the header ends within a name")
     name = decode_name(header[10:end])
-    if kind == CONTENT_TYPE:
+    if kind == 5:
         return Content(sequence, name, decode_properties(header[end:])[0], body)
     if len(header) != end:
         raise IllFormed("header-length", "bytes after the header's last field")
@@ -477,7 +477,7 @@ def encode_name(text: str) -> bytes:
 
 def encode_content(sequence: int, name: bytes, properties: bytes, body: bytes) -> list[bytes]:
     """As :func:`encode`; ``name`` is an encoded short string: the short way in loops."""
-    return [b"\x05" + sequence.to_bytes(8, "big") + name + properties, body]
+    return [CONTENT + sequence.to_bytes(8, "big") + name + properties, body]
 
 
 def as_bytes(body: object) -> bytes:

@@ -105,7 +105,7 @@ class Watched:
             self.monitor.readAll()
         return ENDLESS if self._endless else self._trouble
 
-    def movedAt(self, now: float) -> float:
+    def takenAt(self, now: float) -> float:
         """Return when a part of a message went through last, as :class:`.Movement` knows."""
         return 0.0 if self._movement is None else self._movement.seen_at(now)
 
