@@ -144,6 +144,8 @@ def unnamed(table: Table) -> DataFile:
 
 
 def committing(scene: Scene) -> Act:
+    delta = DeltaTable(scene.location, storage_options=scene.options)
+    delta.alter.add_constraint({"ours": "offset >= 0"})
     table = scene.writer()
     table.sync()
     file = unnamed(table)
@@ -234,7 +236,9 @@ READERS: list[tuple[Callable[[Scene], Act], str, str, str]] = [
     (refreshing, "read", version(6), ""),
     (listing_files, "names", "_delta_log", ""),
     (listing_files, "read", NEWEST, ""),
-    (committing, "read", NEWEST, ""),
+    (committing, "read", version(6), ""),
+    (committing, "open", DATA, ""),
+    (committing, "rows", DATA, ""),
     (committing, "stat", DATA, ""),
     (syncing, "read", NEWEST, ""),
     (maintaining, "names", "_delta_log", ""),

@@ -75,18 +75,16 @@ class Notes:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._read: dict[str, Erased] = {}
-        self._names: list[str] = []
-        self._whole: Erased = {}
+        self._united: tuple[list[str], Erased] = [], {}
 
     def of(self, transactions: Mapping[str, int]) -> Erased:
         wanted = names(transactions)
-        if wanted != self._names:
+        if wanted != self._united[0]:
             for name in wanted:
                 if name not in self._read:
                     self._read[name] = _read(self._storage, name)
-            self._whole = united(self._read[name] for name in wanted)
-            self._names = wanted
-        return self._whole
+            self._united = wanted, united(self._read[name] for name in wanted)
+        return self._united[1]
 
 
 def _read(storage: Storage, name: str) -> Erased:
