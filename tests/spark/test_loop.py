@@ -141,9 +141,6 @@ def test_a_batch_waits_for_the_trigger_unless_much_is_waiting(
 
         return step
 
-    def set_early(name: str, most: int, then: Callable[[], None]) -> Callable[[], None]:
-        return lambda: (monkeypatch.setattr(loops, name, most), then())[1]
-
     loop = loop_over(table, [queue], pace=Pace(trigger=5.0), clock=lambda: now[0])
     seen = scripted(
         loop,
@@ -151,10 +148,10 @@ def test_a_batch_waits_for_the_trigger_unless_much_is_waiting(
         lambda: None,
         more(10),
         lambda: now.append(now.pop() + 5.0),
-        set_early("EARLY_ROWS", 20, more(19)),
+        more(19_999),
         more(1),
-        set_early("EARLY_BYTES", 1000, more(1, body=[b"x" * 50])),
-        more(1, body=[b"x" * 5000]),
+        more(1, body=[b"x" * (7 << 20)]),
+        more(1, body=[b"x" * (1 << 20)]),
     )
     assert seen == [0, 1, 1, 2, 2, 3, 3, 4]
     exactly(table, queue)

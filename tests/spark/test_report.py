@@ -122,7 +122,9 @@ def test_the_whole_bridge_has_a_status_of_all_its_queues_whichever_can_be_writte
     with pytest.raises(OSError):
         files.write(Report("running", progressed(), {"p": Lag(1, 0.5), "q": Lag(5, 1.25)}))
     assert read_statuses(tmp_path)[0]["offset"] == 100
-    assert json.loads(whole.read_text())["queues"] == {
+    told = json.loads(whole.read_text())
+    assert told["gateways"] == 0  # none is asked yet
+    assert told["queues"] == {
         "p": {"offset": None, "lag_rows": 1, "oldest_age_seconds": 0.5},
         "q": {"offset": 100, "lag_rows": 5, "oldest_age_seconds": 1.25},
     }

@@ -201,7 +201,12 @@ CGROUP = (
         ("java.io.IOException: No space left on device\n", {}, {}, "make room on the disk"),
         ("java.io.IOException: a: Too many open files\n", {}, {}, "LimitNOFILE=4096"),
         ("Could not reserve enough space for object heap", {}, {}, "spark.driver.memory=1g"),
-        ("Error: no -Xa here", {"JDK_JAVA_OPTIONS": "-Xa -Xb"}, {}, "leave out JDK_JAVA_OPTIONS"),
+        (
+            "Error: no -Xa here",
+            {"JAVA_TOOL_OPTIONS": "-Xc", "JDK_JAVA_OPTIONS": "-Xa"},
+            {},
+            "out JDK_JAVA_OPTIONS",
+        ),
         ("x", {"HADOOP_CONF_DIR": "/h"}, {}, "correct or leave out HADOOP_CONF_DIR (/h)"),
         (
             "a.BException: no 17",
