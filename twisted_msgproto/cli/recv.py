@@ -77,7 +77,7 @@ async def receive(
 
     def begin() -> None:
         nonlocal timer
-        if timer is None and timeout is not None and not over:
+        if timer is None and timeout is not None:
             timer = reactor.callLater(timeout, waited, timeout)
 
     def waited(seconds: float) -> None:
@@ -85,7 +85,7 @@ async def receive(
         nonlocal timer
         now = reactor.seconds()
         left = max((came_at(now) for came_at in parts), default=0.0) + seconds - now
-        if left > 0 and not over:
+        if left > 0:
             timer = reactor.callLater(left, waited, seconds)
         else:
             end()

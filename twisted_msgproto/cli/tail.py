@@ -44,9 +44,7 @@ LINES = 10
 
 AT_ONCE: Final = 1000
 
-LOOK_SECONDS: Final = 0.2
-
-AWAY_SECONDS: Final = 1.0
+LOOK_MILLISECONDS: Final = 200
 
 
 @command(__doc__)
@@ -89,8 +87,7 @@ def _shown(arguments: SimpleNamespace) -> int:
         print(line(place, message, name))
     while arguments.follow:
         output.flush()
-        away = all(tail.away for tail in tails.values())
-        wait(output.fileno(), AWAY_SECONDS if away else LOOK_SECONDS)
+        wait(output.fileno())
         for name, tail in tails.items():
             for place, message in tail.more():
                 print(line(place, message, name))
@@ -129,11 +126,7 @@ def wanted(arguments: SimpleNamespace) -> Callable[[str, str | None], bool]:
 
 
 class Tail:
-    """A reader of a queue from near its end on, a few messages at a time.
-
-    Attributes:
-        away: the gateway of the queue does not answer at the moment.
-    """
+    """A reader of a queue from near its end on, a few messages at a time."""
 
     def __init__(
         self, queue: Queue, shown: Callable[[str, str | None], bool], say: Callable[[str], None]
@@ -143,7 +136,7 @@ class Tail:
         self._shown = shown
         self._say = say
         self._next: int  # is known from ``last`` on
-        self.away: bool = False
+        self._away = False
 
     def last(self, count: int) -> Iterator[tuple[int, Message]]:
         end = self._queue.end()
@@ -158,13 +151,13 @@ class Tail:
                 self._next = end
             yield from self._until(end)
         except QueueAway as error:
-            if not self.away:
+            if not self._away:
                 self._say(f"{error}; trying again")
-            self.away = True
+            self._away = True
             return
-        if self.away:
+        if self._away:
             self._say("the gateway answers again")
-        self.away = False
+        self._away = False
 
     def _start(self, count: int, end: int) -> int:
         if not count:
@@ -231,11 +224,11 @@ def as_text(offset: int, message: Message, queue: str = "") -> str:
     return "\t".join(map(escaped, columns))
 
 
-def wait(output: int, seconds: float) -> None:
+def wait(output: int) -> None:
     """Wait; BrokenPipeError as soon as nobody reads our output any more."""
     poll = select.poll()
     poll.register(output, 0)  # asks for nothing but that
-    if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(seconds * 1000)):
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(LOOK_MILLISECONDS)):
         raise BrokenPipeError
 
 
