@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.net.test_control import message
+from tests.tools.disks import Unreadable
 from tests.tools.processes import Launcher, msgproto
 from tests.tools.queues import batch, put
 from twisted_msgproto import MessageBatch
@@ -46,7 +47,7 @@ class Shelf:
 
     def peek(self, space: str, name: str, count: int) -> Any:
         self.told.append(("peek", space, name, count))
-        return [message(7, b"a\x1b[2Jb", k="v"), message(8, b"\xff")]
+        return [message(7, b"a\x1b[2Jb", k="ü"), message(8, b"\xff")]
 
     def purge(self, space: str, name: str) -> int:
         self.told.append(("purge", space, name))
@@ -88,7 +89,7 @@ def test_peek_shows_messages_that_cannot_steer_the_terminal(
     assert main(["broker", "peek", "q", "orders", "--space", "a", "--count", "2"]) == 0
     assert shelf.told == [("peek", "a", "orders", 2)]
     assert capsys.readouterr().out.splitlines() == [
-        '7\t2023-11-14T22:13:20.000000Z\t1 tries\t{"k": "v"}\ta\\x1b[2Jb'.replace("\t", "\t"),
+        '7\t2023-11-14T22:13:20.000000Z\t1 tries\t{"k": "ü"}\ta\\x1b[2Jb',
         "8\t2023-11-14T22:13:20.000000Z\t1 tries\t{}\t\\xff",
     ]
 
@@ -99,7 +100,7 @@ def test_peek_as_json(shelf: Shelf) -> None:
     ]
     assert first == {
         "message_id": 7, "received_at": "2023-11-14T22:13:20.000000Z", "tries": 1, "bytes": 6,
-        "fields": {"k": "v"}, "body": "a\x1b[2Jb",
+        "fields": {"k": "ü"}, "body": "a\x1b[2Jb",
     }  # fmt: skip
     assert second["body_base64"] == "/w=="
 
@@ -195,6 +196,7 @@ def test_what_a_disk_does_not_keep_is_not_said_to_be_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
 ) -> None:
     """RD-57, of a gateway that has stopped: it said so before, and ended well."""
+    faults = Unreadable(monkeypatch)
     writer = QueueWriter(tmp_path / "q")
     state = writer.broker()
     state.restored()
@@ -203,15 +205,24 @@ def test_what_a_disk_does_not_keep_is_not_said_to_be_done(
     put(
         writer,
         MessageBatch(
-            "tests", "message", int(NOW * 1e6), count=1, body=[b"x"], envelope=[head("t", name)]
+            "tests",
+            "message",
+            int(NOW * 1e6),
+            count=2,
+            body=[b"x", b"y"],
+            envelope=[head("t", name)] * 2,
         ),
     )
     state.close()
     writer.close()
     with closing(StoppedBroker(str(tmp_path / "q"))) as stopped:
-        assert waiting(stopped.queues()) == {"q": 1}
+        assert waiting(stopped.queues()) == {"q": 2}
+        with faults.now("names", "", errno.EIO), pytest.raises(OSError, match="Input/output"):
+            stopped.peek("tests", "q", 2)
         (shown,) = stopped.queues()
-        assert shown.oldest == stopped.peek("tests", "q", 1)[0].received_at == NOW * 1e6
+        peeked = stopped.peek("tests", "q", 2)
+        assert [one.body for one in peeked] == [b"x", b"y"]
+        assert shown.oldest == peeked[0].received_at == NOW * 1e6
 
         def broken(*arguments: object) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from twisted_msgproto.core.broker import DEAD, QueuedMessage, QueueName
+from twisted_msgproto.core.broker import DEAD, QueueName
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 from .options import POSITIVE, as_json, command, group, option, reading, where
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from twisted_msgproto.queue.broker_files import Waiting
 
     from ..net.site.queue_view import MessageShown, QueueShown
-
-READ_AT_ONCE: Final = 100
 
 COLUMNS: Final = (
     "SPACE",
@@ -178,13 +176,10 @@ class StoppedBroker:
 
         rows = self._of(space, name)
         assert self._state is not None
-        messages: list[QueuedMessage] = []
         message_ids = rows.message_ids[:count].tolist()
-        for start in range(0, len(message_ids), READ_AT_ONCE):
-            loaded = self._state.load(message_ids[start : start + READ_AT_ONCE])
-            if loaded.error is not None and loaded.unread:
-                raise loaded.error
-            messages += loaded.messages
+        loaded = self._state.load(message_ids)
+        if loaded.error is not None and loaded.unread:
+            raise loaded.error
         arrived = dict(zip(message_ids, rows.arrived[:count], strict=True))
         return [
             MessageShown(
@@ -195,7 +190,7 @@ class StoppedBroker:
                 fields=texts_of(message.envelope),
                 body=message.body,
             )
-            for message in messages
+            for message in loaded.messages
         ]
 
     def purge(self, space: str, name: str) -> int:
