@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,8 +58,8 @@ class Shared(TestCase):
                 read: Any = service.Options()
                 read.read(["-e", endpoint, *words[name]])
                 service.serve(read, gateway).setServiceParent(gateway)
-        gateway.startService()
         self.addCleanup(gateway.stopService)
+        gateway.startService()
         for service in gateway.services:
             if getattr(service, "ports", None):
                 self.addresses["micromsg2"] = f"tcp:127.0.0.1:{service.ports[0].getHost().port}"
@@ -180,6 +181,13 @@ class Shared(TestCase):
     def move(directory: str, space: str, name: str, to: str) -> None:
         with closing(StoppedBroker(directory)) as broker:
             broker.requeue(space, name, to)
+
+    def test_a_broker_which_cannot_open_ends_the_start_with_a_line(self) -> None:
+        directory = Path(self.mktemp())
+        (directory / "broker").mkdir(parents=True)
+        (directory / "broker" / "log").touch()
+        with self.assertRaisesRegex(SystemExit, "^gateway: mtl: cannot open .*is no directory$"):
+            self.serve(str(directory), mtl=())
 
     def test_servers_of_one_namespace_have_its_limits_alike(self) -> None:
         for words, says in (

@@ -284,7 +284,7 @@ class Gateway(MultiService):
         self._open_queues()
         keep_freed_memory()
         self._floods.clock = self.reactor
-        self._floods.start(FLOOD_LOOK_SECONDS, now=False)
+        self._floods.start(FLOOD_LOOK_SECONDS)
         super().startService()  # type: ignore[no-untyped-call]
         if self.flow is not None:
             self.flow.start()
