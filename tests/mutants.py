@@ -40,8 +40,9 @@ MORE = {
         *("tests/test_gateway.py", "tests/test_gateway_own.py", "tests/test_gateway_access.py"),
         *("tests/test_several_gateways.py", "tests/mtl/test_authentication.py"),
         *("tests/umq/test_topics.py", "tests/cli/test_status.py"),
-        "tests/cli/test_no_permission.py",
+        *("tests/cli/test_no_permission.py", "tests/test_registry.py"),
     ),
+    "queue": ("tests/spark/test_report.py",),
 }  # room → tests elsewhere, to which protocols and commands lend themselves, of what it has
 PROCESSES = "tests/tools/processes.py"  # whoever runs this starts some
 WARM = ("pytest", "hypothesis.stateful", "coverage", "pyarrow", "twisted.trial.unittest")
@@ -160,8 +161,7 @@ class Tests:
             lines |= {-at: on for at, on in self.executed.contexts_by_lineno(PROCESSES).items()}
         every = {one for some in lines.values() for one in some if one.endswith("|run")}
         contexts = contexts - {""} or every  # it may be executed while it is imported
-        names = {name.split("|")[0] for name in contexts} & self.took.keys()
-        names = names or set(self.took)  # a file of data
+        names = {one.split("|")[0] for one in contexts} & self.took.keys() or set(self.took)
         quick = sorted(names, key=lambda name: (file.stem not in name, self.took[name]))
         totals = accumulate(self.took[name] for name in quick)
         return [name for name, sum_ in zip(quick, totals, strict=True) if sum_ < MUTANT_SECONDS]
