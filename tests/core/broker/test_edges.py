@@ -180,7 +180,8 @@ def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
 
 def test_every_verb_tells_what_happened_and_nothing_else() -> None:
     """The durable half writes these events: one too few is lost after a crash."""
-    one = broker(durable=True, tries=2)
+    told: list[int] = []
+    one = broker(lambda: told.append(1), durable=True, tries=2)
     reader = Reader(window=4)
     dead = ORDERS.dead
     steps: list[tuple[Callable[[], object], list[Any]]] = [
@@ -201,10 +202,13 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
         (lambda: one.store.forget(OTHERS), [Forgotten(OTHERS)]),
         (lambda: one.gone(reader, NOW, orderly=True), []),
         (lambda: one.store.purge(ORDERS, 2), [Settled(ORDERS, [3, 4])]),
+        (lambda: one.store.declare(OTHERS, NOW), [Declared(OTHERS)]),
     ]
     for number, (verb, events) in enumerate(steps):
+        told.clear()
         verb()
         assert one.store.take_events() == events, f"step {number}"
+        assert told or verb == one.go_on, f"step {number}"
     figures = {name.removeprefix("broker_"): count for name, count in one.store.snapshot().items()}
     assert {name: count for name, count in figures.items() if count} == {
         "published": 6,
@@ -216,7 +220,7 @@ def test_every_verb_tells_what_happened_and_nothing_else() -> None:
         "dead_letters": 1,
         "purged": 3,
         "requeued": 1,
-        "queues": 2,
+        "queues": 3,
         "waiting": 1,
         "bytes": QUEUED_MESSAGE_BYTES + 4,
         "memory_bytes": QUEUED_MESSAGE_BYTES + 4,

@@ -15,10 +15,11 @@ ORDERS = QueueName("tests", "orders")
 OTHERS = QueueName("tests", "others")
 
 
-def broker(*, durable: bool = False, when_full: str = "wait", **limits: float) -> Broker:
-    """A broker with these limits, as ``queue_messages=10``."""
-    changes = {name.replace("_", "-"): value for name, value in limits.items()}
-    return Broker(Limits.of(LIMITS).replace(changes), durable=durable, when_full=when_full)
+def broker(changed: Callable[[], None] = lambda: None, **options: Any) -> Broker:
+    """A broker with these options and limits, as ``durable=True`` and ``queue_messages=10``."""
+    own = {name: options.pop(name) for name in ("durable", "when_full") if name in options}
+    changes = {name.replace("_", "-"): value for name, value in options.items()}
+    return Broker(Limits.of(LIMITS).replace(changes), changed=changed, **own)
 
 
 def queued(
