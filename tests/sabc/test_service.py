@@ -171,3 +171,4 @@ def test_an_answer_is_a_line_of_json(launch: Launcher, adding: Launched, tmp_pat
     failed = launch.run(*words, "no JSON")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.count("\n") == 1
+    assert " factory " not in adding.output  # Twisted's

@@ -331,6 +331,7 @@ class Ends(Pairs):
         return both, subscription, subscription.whenEnded()
 
     def check(self, both, subscription, ended, reason):
+        subscription.unsubscribe()  # what has ended does not end again
         self.assertEqual(self.successResultOf(ended), reason)
         self.assertEqual(self.successResultOf(subscription.whenEnded()), reason)
         self.assertEqual(subscription.reason, reason)
@@ -495,16 +496,20 @@ class Renewal(Pairs):
 
     def test_sessions_bring_no_more_while_nobody_takes_what_came__NB_02(self):
         """RD-25"""
-        renewed = self.service.subscribe(lambda id: f"topic {id}")
-        self.pump()
-        for number in range(20):
-            for _ in range(3):
-                self.publish(str(number))
-            self.come_back()
-        taken, end = taking(renewed)
-        self.assertTrue(2 <= len(taken) <= 8, taken)
-        self.pump()
-        self.publish("new")
-        self.assertEqual(taken[-1], "new")
-        end.cancel()
-        self.failureResultOf(end, CancelledError)
+        for stands in (True, False):  # a session, when it is taken
+            renewed = self.service.subscribe(lambda id: f"topic {id}")
+            self.pump()
+            for number in range(20):
+                for _ in range(3):
+                    self.publish(str(number))
+                self.come_back()
+            if not stands:
+                self.pairs[-1].cut()
+            taken, end = taking(renewed)
+            self.assertTrue(2 <= len(taken) <= 8, taken)
+            self.clock.advance(1.1)
+            self.pump()
+            self.publish("new")
+            self.assertEqual(taken[-1], "new")
+            end.cancel()
+            self.failureResultOf(end, CancelledError)

@@ -119,15 +119,14 @@ class PendingCall(Generic[S, T]):
         self.safe: bool = safe
         self.over: bool = False  # its Deferred has fired, or is about to
         self.sending: bool = False  # its verb is just being called
-        self.inner: Deferred[T] | None = None  # the Deferred of the session that has it
+        self.inner: Deferred[T] | None = None  # the Deferred of the newest session that had it
         self.timer: Any = None  # while it waits for a session
 
         def cancelled(done: Deferred[T]) -> None:
             self.over = True
             forget(self)
-            inner, self.inner = self.inner, None
-            if inner is not None:
-                inner.cancel()
+            if self.inner is not None:
+                self.inner.cancel()  # nothing happens if it has fired
 
         self.done: Deferred[T] = Deferred(cancelled)
 
@@ -351,11 +350,9 @@ class ReconnectingService(Service, Generic[S]):
         call.sending = False
 
     def _done(self, result: Any, call: PendingCall[S, Any], session: S) -> None:
-        call.inner = None
         call.fire(result)
 
     def _notDone(self, failure: Failure, call: PendingCall[S, Any], session: S) -> None:
-        call.inner = None
         if call.over:
             return  # its caller has cancelled it
         lost = failure.check(ConnectionClosed) is not None and self._isOver(session)

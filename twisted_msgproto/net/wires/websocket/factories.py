@@ -116,6 +116,7 @@ class _Bounds:
             other.
     """
 
+    noisy: ClassVar[bool] = False
     isServer: ClassVar[bool]
     wire: type[WebSocketWire] = WebSocketWire
     first_bytes: int | None = None
@@ -174,7 +175,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
     """Accepts WebSocket connections for the sessions of another factory, on any endpoint."""
 
     protocol: type[ServerCarrier] = ServerCarrier
-    noisy = False
     sessions: MsgprotoServerFactory
 
     def __init__(
@@ -262,7 +262,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
 
 class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
     protocol: type[ClientCarrier] = ClientCarrier
-    noisy = False
 
     def __init__(
         self,
