@@ -81,6 +81,9 @@ class Storing:
             sent.append(peer.send(b"%d" % number))
             world.pump()
         self.assertEqual(len(sink.waiting), 3)
+        sink.waiting.pop().errback(QueueError("no space left in /queue"))
+        if self.case.name != "mtl":  # the others each have a connection, which is read no more
+            self.assertEqual(peer.server.snapshot()["not_read_because"], "draining")
         while sink.waiting:
             sink.fail(QueueError("no space left in /queue"))
         world.wait(5)
