@@ -354,8 +354,8 @@ def test_that_nobody_listens_is_said_however_soon_it_has_to_be__RD_43(
         address = f"tcp:127.0.0.1:{port}" if kind == "tcp" else "unix:nobody"
         if name == "mtl":
             address = f"tcp://127.0.0.1:{port}" if kind == "tcp" else "ipc://nobody"
-        topic = ["--destination=a"] if (verb, name) == ("recv", "micromsg2") else []
-        done = launch.run(verb, name, address, "--count=1", "--timeout=1", *topic)
+        more = {"micromsg2": ["--destination=a"], "sabc": ["--user=u"], "umq": ["--user=u"]}
+        done = launch.run(verb, name, address, "--count=1", "--timeout=1", *more.get(name, []))
     assert done.returncode == 1
     assert address in done.stderr
     known = "nobody listens|no such socket|no connection can be made|nobody answers"

@@ -503,8 +503,8 @@ class Serving(TestCase):
         both = self.pair(TURN_SECONDS * 2, limits={"attributes-bytes": 100})
         case, attachment = self, Deferred()
         type(both.server).attributeChanged = lambda server, name, value: case.work(name)
-        both.client.setAttribute("a", "", [attachment])
-        both.client.setAttribute("a", "x" * 200)  # it waits for the first, and is too much
+        both.client.setAttribute("a", "x" * 98, [attachment])
+        both.client.setAttribute("a", "x" * 100)  # it waits for the first, and is too much
         both.pump()
         attachment.callback(b"x")
         both.client.setAttribute("b", "")  # so that one read brings two messages
