@@ -18,10 +18,7 @@ from twisted_msgproto.core.errors import (
     ProtocolViolation,
     Refused,
 )
-from twisted_msgproto.umq import (
-    SessionRefused,
-    UmqClient,
-)
+from twisted_msgproto.umq import Reply, SessionRefused, UmqClient
 
 
 @implementer(IRealm)
@@ -240,7 +237,7 @@ class Reconnecting(Pairs):
         self.assertEqual(dict(service.attributes), {})
         service.unregisterCallback(first)
         service.startService()
-        third = service.registerCallback(lambda request: "third")
+        third = service.registerCallback(lambda request: Reply("third", [b"3"]))
         self.assertEqual([first, second, third], ["1", "2", "3"])
         for number in range(2):
             both = pairs[number]
@@ -253,8 +250,9 @@ class Reconnecting(Pairs):
             both.server.setAttribute("a", "1")
             both.pump()
             self.assertEqual(self.failureResultOf(asked[0]).value.code, 2)
-            answers = [self.successResultOf(one).payload for one in asked[1:]]
-            self.assertEqual(answers, ["second x", "third"])
+            answers = [self.successResultOf(one) for one in asked[1:]]
+            self.assertEqual([one.payload for one in answers], ["second x", "third"])
+            self.assertEqual([[*one.attachments] for one in answers], [[], [b"3"]])
             self.assertEqual(self.successResultOf(heard).payload, "heard")
             self.assertEqual(dict(service.attributes), {"a": "1"})
             called, counted = service.remote.hi(), service.call("count", iter([b"1"]))
