@@ -416,7 +416,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
     deadline = time.monotonic() + END_SECONDS_MAX
-    while workers := {pid for pid in workers if _runs(pid)}:
+    while workers := {pid for pid in workers if os.path.exists(f"/proc/{pid}/exe")}:  # not zombies
         if time.monotonic() > deadline:
             _kill(workers, signal.SIGKILL)
             break
@@ -441,13 +441,6 @@ def descendants(pid: int) -> set[int]:
                     found |= fresh
                     waiting += fresh
     return found
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return False
 
 
 class JavaErrors:
