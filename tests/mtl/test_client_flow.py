@@ -294,6 +294,11 @@ def test_no_more_than_the_window_is_in_flight__MT_27() -> None:
     with pytest.raises(LimitExceeded):
         flowing.write(9, 10)
     flowing.write(9)
+    flowing.open("new")
+    flowing.get(Confirm(3, True))
+    flowing.flow.renew("newer", flowing.now)  # all of it waits again
+    with pytest.raises(LimitExceeded):
+        flowing.write(10)
 
 
 def test_confirm_and_reject_of_writers_single_and_multiple__MT_19__MT_20() -> None:
