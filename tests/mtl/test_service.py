@@ -251,3 +251,5 @@ def test_what_cannot_be_is_said_in_one_line(launch: Launcher) -> None:
     assert server.wait() != 0
     assert "--insecure" in server.lines[-1]
     assert "Traceback" not in server.output
+    exposed = launch("mtl", "-e", "tcp://*:*", "--insecure", module="twisted")
+    exposed.line(r"tcp://\*:\* is open to other machines without CURVE")
