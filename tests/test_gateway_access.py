@@ -80,13 +80,15 @@ def test_check_names_file_and_rule_and_key_and_remedy(
 def test_check_says_where_users_prove_nothing(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("ada:secret\n")
     file = tmp_path / "gateway.toml"
-    file.write_text(f"{RULES}[umq]\nauth = 'file:{tmp_path}/users'\n[sabc]\n[micromsg2]\n")
+    rules = "[[access]]\nallow = '*'\n" * 2 + "user = 'ada'\nprotocol = ['sabc', 'micromsg2']\n"
+    others = "[sabc]\n[micromsg2]\n[lumberjack]\n"
+    file.write_text(f"{rules}[umq]\nauth = 'file:{tmp_path}/users'\n{others}")
     told = [
         line
         for line in msgproto("check", "--file-only", file).splitlines()
         if line.startswith("access: ")
     ]
-    assert told[0] == "access: 4 rules; the first that fits decides, what none fits is refused"
+    assert told[0] == "access: 2 rules; the first that fits decides, what none fits is refused"
     assert told[1].startswith("access: sabc: without auth a user is the name that a client ann")
     assert told[2].startswith("access: micromsg2: a user is the name that a client announces")
     assert len(told) == 3

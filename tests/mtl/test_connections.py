@@ -438,7 +438,7 @@ class Limited(MtlCase):
         address = factory.addresses[0].removeprefix("tcp://").split(":")
         with contextlib.ExitStack() as stack:
             silent = []
-            for number in range(9):
+            for number in range(10):
                 silent.append(socket.create_connection(address, 10, ("127.0.0.2", 0)))
                 stack.enter_context(silent[-1])
                 await until(lambda number=number: factory.snapshot()["connections"] == number + 1)
