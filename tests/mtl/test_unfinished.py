@@ -30,7 +30,7 @@ class World:
         self.clock = clock or Clock()
         self.told: list[tuple[str, int]] = []
         self.reads = 0
-        self.nbytes: dict[int, unfinished.Bytes | None] = {}
+        self.nbytes: dict[int, zeromq.TcpInfo | None] = {}
         self.waiting: dict[int, int | None] = {}
         self.looked: list[int] = []
         self.flows: set[bytes] = set()
@@ -53,9 +53,9 @@ class World:
     def _read_soon(self) -> None:
         self.reads += 1
 
-    def _bytes(self, descriptor: int) -> unfinished.Bytes | None:
+    def _bytes(self, descriptor: int) -> zeromq.TcpInfo | None:
         self.looked.append(descriptor)
-        return self.nbytes.get(descriptor, unfinished.Bytes(0, 0, 0))
+        return self.nbytes.get(descriptor, zeromq.TcpInfo())
 
     def join(self) -> int:
         """A further connection: its descriptor."""
@@ -67,7 +67,7 @@ class World:
 
     def came(self, descriptor: int, nbytes: int, answered: int = 0, segments: int = 0) -> None:
         """So much has come until now, and so much of ours was acknowledged."""
-        self.nbytes[descriptor] = unfinished.Bytes(nbytes, answered, segments)
+        self.nbytes[descriptor] = zeromq.TcpInfo(0, 0, answered, nbytes, 0, segments)
 
     def look(self, times: int = 1) -> None:
         self.clock.pump([unfinished.LOOK_SECONDS] * times)
@@ -336,7 +336,7 @@ def test_who_has_no_flow_is_cut_off_first__NB_02(worlds: tuple[World, World]) ->
         world.unfinished.read_to_end()
         world.look()
     assert not world.evicted
-    world.nbytes[hostile] = unfinished.Bytes(1000, 0, 0, 5)
+    world.nbytes[hostile] = zeromq.TcpInfo(received=1000, pieces=5)
     world.look()
     assert world.evicted == [
         ("127.0.0.1", unfinished.FRAME_TIMES * 1000 + 5 * unfinished.BUFFER_BYTES)
@@ -397,9 +397,9 @@ class Given:
         )
         self._number = 100
 
-    def _bytes(self, descriptor: int) -> unfinished.Bytes | None:
+    def _bytes(self, descriptor: int) -> zeromq.TcpInfo | None:
         acknowledged = self.acknowledged.get(descriptor)
-        return None if acknowledged is None else unfinished.Bytes(0, acknowledged, 0)
+        return None if acknowledged is None else zeromq.TcpInfo(acknowledged=acknowledged)
 
     def _cut(self, peer: unfinished.SendBacklog, nbytes: int) -> None:
         self.cut.append(peer.name)

@@ -8,10 +8,9 @@ from ..net.authentication.sasl import credentials
 from ..net.limit_types import MtlClientLimits, MtlServerLimits
 from .application import IngestProfile, QueueProfile, TestProfile
 from .machine.flows import Profile, ReadingFlow, Stored, WritingFlow
-from .protocol.client import MtlClient, MtlClientFactory, MtlClientService
+from .protocol.client import MtlClient, MtlClientFactory, MtlClientService, connect
 from .protocol.flows import MtlReader, MtlWriter, Received
-from .protocol.lifetimes import connect, serve
-from .protocol.server import MtlServer, MtlServerFactory
+from .protocol.server import MtlServer, MtlServerFactory, serve
 from .zeromq import CurveClient, CurveServer
 
 __all__ = [

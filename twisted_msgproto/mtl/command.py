@@ -72,13 +72,18 @@ async def _connect(
             raise ConfigurationError("CURVE needs our secret key: --tls-key FILE")
         secret = read_secret_key(str(options.tls_key))
         curve = CurveClient(read_key(str(options.tls_ca)), public_key(secret), secret)
-    factory = MtlClientFactory(limits={"window": window}, curve=curve, clock=reactor)
+    reveal = curve is not None or is_local(options.endpoint)
+    factory = MtlClientFactory(
+        target.virtual_host,
+        target.profile,
+        credentials=credentials(options.user, options.password, reveal=reveal),
+        limits={"window": window},
+        curve=curve,
+        clock=reactor,
+    )
     client = MtlClient(reachable(options.endpoint), factory, persistent=False)
     try:
-        if not await client.open(target.virtual_host):
-            reveal = curve is not None or is_local(options.endpoint)
-            await client.authorize(credentials(options.user, options.password, reveal=reveal))
-        await client.profile(target.profile)
+        await factory.enter(client)
     except BaseException as error:
         trouble = client.link.wire.trouble
         client.abort()

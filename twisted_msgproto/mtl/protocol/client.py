@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
+from typing_extensions import TypeVar
 
 from ...core.errors import ConfigurationError, ConnectionClosed, Refused, TimedOut
 from ...core.limits import Limit, Limits
@@ -25,6 +27,7 @@ from ...net.clients.reconnect import (
 )
 from ...net.deferreds import Tickets
 from ...net.factory import SessionFactory, expect
+from ...net.lifetimes import Connecting, factory_of, running
 from ...net.limit_types import MtlClientLimits
 from ...net.logs import SteadyLogger
 from ...net.session import ClientSession
@@ -452,6 +455,57 @@ class MtlClientFactory(SessionFactory):
         if self.profile is not None:
             await client.profile(self.profile)
         return client
+
+
+C = TypeVar("C", bound=MtlClient, default=MtlClient)
+
+
+def connect(
+    control: str,
+    *,
+    client: type[C] = MtlClient,  # type: ignore[assignment]
+    factory: MtlClientFactory | None = None,
+    limits: MtlClientLimits | Limits | None = None,
+    timeout: float = 30.0,
+    reactor: Any = None,
+    virtualHost: str = "",
+    profile: str | None = None,
+    credentials: Credentials | None = None,
+    curve: CurveClient | None = None,
+) -> Connecting[C]:
+    """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
+
+    ``control``: the ZeroMQ address of the server's control flow.  ``client``: the class of the
+    client.  ``factory``: one of your own, which has the settings itself.  ``timeout``: seconds
+    until the session stands.  The rest is as for :class:`MtlClientFactory`; :func:`.credentials`
+    makes what ``credentials`` takes.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``.
+    """
+    reactor = running(reactor)
+    check_address(control)
+    made = factory_of(
+        MtlClientFactory,
+        factory,
+        reactor,
+        client=client,
+        virtualHost=virtualHost,
+        profile=profile,
+        credentials=credentials,
+        curve=curve,
+        limits=limits,
+    )
+    return Connecting(partial(_reach, made, control), timeout, reactor, control)
+
+
+async def _reach(factory: MtlClientFactory, control: str) -> Any:
+    client = factory.buildClient(control)
+    try:
+        return await factory.enter(client)
+    except BaseException:
+        client.abort()
+        raise
 
 
 # ── A client that comes back ──────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from typing import Any, ClassVar, Final, NoReturn
 
 from twisted.cred.portal import Portal
@@ -27,6 +28,7 @@ from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn, sasl
 from ...net.authorising import CONSUME, PUBLISH, Authoriser, Permissions
 from ...net.broker import ServedBroker, broker_of
 from ...net.factory import MsgprotoServerFactory, expect
+from ...net.lifetimes import Serving, factory_of, running, sink_of, somewhere
 from ...net.limit_types import MtlServerLimits
 from ...net.logs import SteadyLogger, Topic
 from ...net.memory import SharedState
@@ -41,6 +43,7 @@ from ..zeromq import (
     CurveServer,
     check_address,
     data_beside,
+    data_endpoint,
     is_local,
     messages_within,
     port_of,
@@ -525,3 +528,79 @@ class MtlServerFactory(MsgprotoServerFactory):
             **self.machine.snapshot(),
             "counters": dict(self.counters),
         }
+
+
+class Listening:
+    """The sockets of a server, as :class:`.Serving` wants them."""
+
+    def __init__(self, factory: MtlServerFactory, control: Sequence[str], data: str | None) -> None:
+        self._factory = factory
+        self._control = control
+        self._data = data
+
+    async def listen(self) -> Sequence[str]:
+        addresses = self._factory.listen(self._control, self._data)
+        return addresses[: len(self._control)]
+
+    async def stop(self) -> None:
+        await self._factory.drain()
+
+    def abort(self) -> None:
+        self._factory.abort()
+
+
+def serve(
+    at: str | Sequence[str],
+    *,
+    sink: MessageSink | None = None,
+    queue: str | PathLike[str] | None = None,
+    server: type[MtlServer] = MtlServer,
+    factory: MtlServerFactory | None = None,
+    limits: MtlServerLimits | Limits | None = None,
+    authoriser: Authoriser | None = None,
+    reactor: Any = None,
+    data: str | None = None,
+    portal: Portal | None = None,
+    curve: CurveServer | None = None,
+    virtualHosts: Container[str] | None = None,
+    profiles: Iterable[Profile] | None = None,
+    insecure: bool = False,
+) -> Serving[MtlServerFactory]:
+    """Return what listens when it is awaited or entered: a :class:`.Serving`.
+
+    ``at``: ZeroMQ addresses (``tcp://HOST:PORT``, ``ipc://PATH``) for control.  ``data``: the one
+    for data; None: the next port, or one of ``at``: the same socket, as always with ``ipc:``.
+    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
+    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
+    own, which has the settings itself.  ``insecure`` allows addresses off this machine without
+    CURVE.  The rest is as for :class:`MtlServerFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``, and for ``sink`` and ``queue`` together.
+    """
+    reactor = running(reactor)
+    sink, owned = sink_of(sink, queue, factory, reactor)
+    control = [at] if isinstance(at, str) else list(at)
+    somewhere(control)
+    for address in (*control, *([] if data is None else [data])):
+        check_address(address)
+    if data is None:
+        data = data_endpoint(control)
+    elif data in control:
+        data = None
+    made = factory_of(
+        MtlServerFactory,
+        factory,
+        reactor,
+        server=server,
+        sink=sink,
+        limits=limits,
+        authoriser=authoriser,
+        portal=portal,
+        curve=curve,
+        virtualHosts=virtualHosts,
+        profiles=profiles,
+        insecure=insecure,
+    )
+    made.checkAddresses(control, data)
+    return Serving(made, Listening(made, control, data), owned, reactor)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -289,13 +289,21 @@ def _key(text: str, path: str) -> bytes:
 
 
 TCP_INFO: Final = struct.Struct("=24xI24xI64xQQ16xII")
-"""Of Linux's ``tcp_info``: segments that are not acknowledged, milliseconds since data came last,
-bytes that the other end has acknowledged, bytes that came, and segments with data that came and
-that were sent."""
 
 
-def tcp_info(descriptor: int) -> tuple[int, ...] | None:
-    """Return what :data:`TCP_INFO` has of a connection; None where the system does not tell."""
+class TcpInfo(NamedTuple):
+    """Of Linux's ``tcp_info`` what :data:`TCP_INFO` reads, in its order."""
+
+    unacknowledged: int = 0  # segments that the other end has not acknowledged
+    silent_ms: int = 0  # since data came last
+    acknowledged: int = 0  # bytes, by the other end
+    received: int = 0  # bytes
+    pieces: int = 0  # segments with data that came; libzmq reads once for each, and for each 8 KiB
+    segments: int = 0  # with data that were sent
+
+
+def tcp_info(descriptor: int) -> TcpInfo | None:
+    """Return what is known of a TCP connection; None where the system does not tell."""
     with suppress(OSError, AttributeError, struct.error):
         # Not a copy of the descriptor, which would take twice as long; it is never closed here.
         connection = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
@@ -303,7 +311,7 @@ def tcp_info(descriptor: int) -> tuple[int, ...] | None:
             told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
         finally:
             connection.detach()
-        return TCP_INFO.unpack(told)
+        return TcpInfo._make(TCP_INFO.unpack(told))
     return None
 
 
@@ -312,8 +320,8 @@ def silent_seconds(descriptor: int) -> float | None:
 
     None if something of ours is not acknowledged by it, or where the system does not tell.
     """
-    unacknowledged, milliseconds, *_ = tcp_info(descriptor) or (1, 0)
-    return None if unacknowledged else milliseconds / 1e3
+    told = tcp_info(descriptor)
+    return None if told is None or told.unacknowledged else told.silent_ms / 1e3
 
 
 @contextmanager

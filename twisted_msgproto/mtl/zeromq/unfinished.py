@@ -21,12 +21,12 @@ from contextlib import suppress
 from itertools import islice
 from math import inf
 from operator import itemgetter
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import zmq
 
 from ...net.memory import SharedState
-from . import EVENT, Bounds, shut_down, standing, tcp_info, waiting_in
+from . import EVENT, Bounds, TcpInfo, shut_down, standing, tcp_info, waiting_in
 
 LOOK_SECONDS: Final = 0.05
 
@@ -77,23 +77,6 @@ NEW: Final = (zmq.EVENT_ACCEPTED, zmq.EVENT_CONNECTED)
 NAME: Final = itemgetter(0)
 
 
-class Bytes(NamedTuple):
-    received: int
-    acknowledged: int
-    segments: int
-    pieces: int = 0
-    """Segments with data have come this often; libzmq reads once for each, and for each 8 KiB."""
-
-
-def bytes_of(descriptor: int) -> Bytes | None:
-    """Return what has come through a TCP connection; None where the system does not tell."""
-    told = tcp_info(descriptor)
-    if told is None:
-        return None
-    _, _, acknowledged, received, pieces, segments = told
-    return Bytes(received, acknowledged, segments, pieces)
-
-
 class Movement:
     """When more than heartbeats went through a TCP connection last, in either direction.
 
@@ -110,13 +93,13 @@ class Movement:
 
     def seen_at(self, now: float) -> float:
         """Return when that was, as far as looks like this one can tell; 0.0: never."""
-        told = bytes_of(self._descriptor)
+        told = tcp_info(self._descriptor)
         if told is not None and told.received + told.acknowledged >= self._seen + MOVEMENT_BYTES:
             self._seen, self._at = told.received + told.acknowledged, now
         return self._at
 
 
-NOTHING: Final = Bytes(0, 0, 0)
+NOTHING: Final = TcpInfo()
 
 
 class Seen:
@@ -235,7 +218,7 @@ class Unfinished:
         bounds: Bounds,
         cut_off: Callable[[str, int], None],
         read_soon: Callable[[], None],
-        nbytes: Callable[[int], Bytes | None] = bytes_of,
+        tcp_info: Callable[[int], TcpInfo | None] = tcp_info,
         waiting: Callable[[int], int | None] = waiting_in,
         *,
         evicted: Callable[[str, int], None] = lambda host, nbytes: None,
@@ -256,7 +239,7 @@ class Unfinished:
         self._trusted = trusted
         self._cut_off = cut_off
         self._read_soon = read_soon
-        self._bytes = nbytes
+        self._tcp_info = tcp_info
         self._waiting = waiting
         self.descriptors: dict[int, Seen] = {}
         self._names: dict[bytes, Seen] = {}  # connections that stand and were read from
@@ -325,7 +308,7 @@ class Unfinished:
 
     def look_at(self, descriptor: int) -> None:
         seen = self.descriptors.get(descriptor)
-        now = None if seen is None else self._bytes(descriptor)
+        now = None if seen is None else self._tcp_info(descriptor)
         if seen is None or now is None:
             return
         if seen.heard and not seen.many:
@@ -378,7 +361,7 @@ class Unfinished:
         if seen is not None:
             self._cut(descriptor, seen, nbytes, told)
 
-    def _heartbeats(self, now: Bytes, seen: Seen) -> int:
+    def _heartbeats(self, now: TcpInfo, seen: Seen) -> int:
         """Return how many bytes may be heartbeats: they are answered, and they are few."""
         acknowledged = now.acknowledged - seen.mark.acknowledged
         segments = now.segments - seen.mark.segments
@@ -466,7 +449,7 @@ class SendBacklog:
 
     def note_read(self) -> int:
         """Ask the system what the peer has acknowledged; return how much of ours that is."""
-        told, read = self._every.nbytes(self.descriptor), self.passed
+        told, read = self._every.tcp_info(self.descriptor), self.passed
         if told is not None:
             # Heartbeats are acknowledged as well, and nobody passed them to libzmq.
             read = min(read, max(0, told.acknowledged - self._acknowledged))
@@ -502,17 +485,16 @@ class SendBacklogs:
         shared: SharedState,
         backlogs: Mapping[bytes, Backlog],
         cut_off: Callable[[SendBacklog, int], None],
-        nbytes: Callable[[int], Bytes | None] = bytes_of,
+        tcp_info: Callable[[int], TcpInfo | None] = tcp_info,
     ) -> None:
         """``backlogs`` has what waits outside libzmq, by peer; ``cut_off(peer, bytes)`` ends the
-        connection of one that left these bytes unread; ``nbytes`` asks the system about a
-        descriptor.
+        connection of one that left these bytes unread.
         """
         self._clock = clock
         self._ledger = shared.held
         self._backlogs = backlogs
         self._cut_off = cut_off
-        self.nbytes = nbytes
+        self.tcp_info = tcp_info
         self._entered: dict[SendBacklog, None] = {}
         self._timer: Any = None
 
