@@ -88,7 +88,7 @@ class Router(Socket):
             self.ended.append(name)
             self.wake()
 
-    def peerMovedAt(self, peer: bytes, now: float) -> float:
+    def peerMovedAt(self, peer: bytes) -> float:
         return 0.0
 
     def sendAll(self, messages: list[list[bytes]]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import LimitExceeded, shown
@@ -168,6 +169,24 @@ def run_on(later: object, failed: Callable[[Failure], object]) -> None:
     """Run a coroutine that a hook returned, although nobody waits for it."""
     if iscoroutine(later):
         Deferred.fromCoroutine(later).addErrback(failed)
+
+
+def guarded(log: Logger, peer: str, hook: Callable[..., object], *arguments: Any) -> None:
+    """Call a hook whose exception is logged, and ends nothing and harms nobody else.
+
+    It may be a coroutine function; nobody waits for its end.
+    """
+
+    def failed(failure: Failure) -> None:
+        name = getattr(hook, "__name__", "a hook")
+        log.failure("{peer}: {hook} failed", failure, peer=peer, hook=name)
+
+    try:
+        later = hook(*arguments)
+        if later is not None:
+            run_on(later, failed)
+    except BaseException:
+        failed(Failure())
 
 
 def promised(result: object) -> Deferred[Any] | None:

@@ -30,7 +30,7 @@ from ..core.errors import (
 )
 from ..core.reasons import TLS_HERE, speaks_tls
 from .counters import CounterPaths
-from .deferreds import run_on
+from .deferreds import guarded
 from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .logs import NEWS
 from .peers import is_address
@@ -147,21 +147,7 @@ class Link:
         """The connection is gone; called once, after the machine was told."""
 
     def _guarded(self, hook: Callable[..., object], *arguments: object) -> None:
-        """Call a hook whose exception is logged, and ends nothing and harms nobody else.
-
-        It may be a coroutine function; nobody waits for its end.
-        """
-
-        def failed(failure: Failure) -> None:
-            name = getattr(hook, "__name__", "a hook")
-            self.log.failure("{peer}: {hook} failed", failure, peer=self.peer, hook=name)
-
-        try:
-            later = hook(*arguments)
-            if later is not None:
-                run_on(later, failed)
-        except BaseException:
-            failed(Failure())
+        guarded(self.log, self.peer, hook, *arguments)
 
     def outputChanged(self, paused: bool) -> None:
         """The peer does not read what we write (True), or reads again."""

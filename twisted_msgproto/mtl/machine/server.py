@@ -57,11 +57,11 @@ class Server(Sessions):
         counters: plain integers by name, for metrics.
         data_port: what a 202 reply says.
         moved_at: when a part of a message went through last, to or from a peer; the caller may say
-            so, as a function of the peer and the time.  While one does, its silence means nothing.
+            so, as a function of the peer.  While one does, its silence means nothing.
         profiles: by name.
     """
 
-    moved_at: Callable[[bytes, float], float] = staticmethod(lambda peer, now: 0.0)
+    moved_at: Callable[[bytes], float] = staticmethod(lambda peer: 0.0)
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -606,7 +606,7 @@ class Server(Sessions):
         (``MT-21``).
         """
         if not self._paused and self._heard(flow) + self._liveness <= now:
-            flow.heard_at = max(flow.heard_at, self.moved_at(flow.peer, now))
+            flow.heard_at = max(flow.heard_at, self.moved_at(flow.peer))
             if self._heard(flow) + self._liveness <= now:
                 self.counters["flows_silent"] += 1
                 self._end_flow(flow)

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, Refused, TimedOut
 from ...net.clients.reconnect import Backoff
 from ...net.clients.subscriptions import Backlog
-from ...net.deferreds import Tickets, Waiters
+from ...net.deferreds import Tickets, Waiters, guarded
 from ...net.factory import SessionFactory
 from ...net.link import Link
 from ...net.logs import SteadyLogger
@@ -35,7 +35,7 @@ from ..terms import (
     Responded,
 )
 from ..wire.data import EMPTY, FieldValue, decode_table, encode_table
-from ..zeromq.bounded import LAST_WORDS_SECONDS, guarded
+from ..zeromq.bounded import LAST_WORDS_SECONDS
 from .link import DealerWire
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────
@@ -399,7 +399,7 @@ class FlowLink(Link):
         if opening is not None:
             opening.errback(error)
         elif self._failed:
-            guarded(self.protocol.lost, error)
+            self._guarded(self.protocol.lost, error)
         self._leaving.fire(error)
         self._client.endIfAlone()
 
@@ -427,7 +427,7 @@ class ReaderLink(FlowLink):
         for row in rows:
             if self._ended:
                 return
-            guarded(self._hook, Received(*row))
+            guarded(log, self.peer, self._hook, Received(*row))
 
     def _taken(self, content: Received, nbytes: int) -> None:
         if self.backlog.nbytes <= self._backlog_max // 2 and not self._gone:

@@ -18,6 +18,7 @@ from zope.interface import implementer
 from ...core.errors import ConnectionClosed
 from ...core.message import MessageBatch
 from ...net.authentication import LoggedIn, sasl
+from ...net.deferreds import guarded
 from ...net.factory import MsgprotoServerFactory
 from ...net.logs import SteadyLogger, Topic
 from ...net.session import SessionLink, log_not_stored
@@ -35,7 +36,6 @@ from ..machine.flows import (
     SessionEstablished,
     SessionOpened,
 )
-from ..zeromq.bounded import guarded
 
 PROTOCOL: Final = "mtl"
 
@@ -303,7 +303,7 @@ class BrokerLink(SessionLink):
         server.factory, server.machineSession, server.session = factory, session, session.name
         server.peer = session.address or None
         factory.connectionOpened(server, session.address)
-        guarded(server.connectionMade)
+        guarded(log, session.name, server.connectionMade)
 
     def _limitMet(self, event: LimitMet) -> None:
         self.factory.limitMet(event.limit, event.what)
@@ -318,7 +318,8 @@ class BrokerLink(SessionLink):
     def _sessionEstablished(self, event: SessionEstablished) -> None:
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.began(event.session.application)
-        guarded(event.session.application.sessionEstablished)
+        session = event.session
+        guarded(log, session.name, session.application.sessionEstablished)
 
     def _sessionEnded(self, event: SessionEnded) -> None:
         server = event.session.application
@@ -328,7 +329,7 @@ class BrokerLink(SessionLink):
             self.factory.sessionLog.ended(server, ConnectionClosed(text))
         self.factory.connectionClosed(server)
         server.loggedIn(None)
-        guarded(server.sessionLost, Failure(ConnectionClosed(text)))
+        guarded(log, event.session.name, server.sessionLost, Failure(ConnectionClosed(text)))
 
     def _contentReceived(self, event: ContentReceived) -> None:
         flow = event.flow

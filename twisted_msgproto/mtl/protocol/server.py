@@ -27,6 +27,7 @@ from ...core.machine import Table
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn, sasl
 from ...net.authorising import CONSUME, PUBLISH, Authoriser, Permissions
 from ...net.broker import ServedBroker, broker_of
+from ...net.deferreds import guarded
 from ...net.factory import MsgprotoServerFactory, expect
 from ...net.lifetimes import Serving, factory_of, running, sink_of, somewhere
 from ...net.limit_types import MtlServerLimits
@@ -50,7 +51,6 @@ from ..zeromq import (
     silent_seconds,
     with_port,
 )
-from ..zeromq.bounded import guarded
 from ..zeromq.sockets import ConnectionAdmission, Sockets
 from ..zeromq.unfinished import EveryUnfinished
 from .link import PROTOCOL, BrokerLink, SocketPair
@@ -143,7 +143,7 @@ class MtlServer(SessionHooks):
         """The client is who it says (None: no more); who it was before is logged out."""
         before, self._login = self._login, login
         if before is not None:
-            guarded(before.logout)
+            guarded(log, self.session, before.logout)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 

@@ -4,8 +4,8 @@ libzmq's descriptor becomes readable once, when something happens at a socket th
 whichever call looks at the socket next takes that in, sending among them.  So whoever has touched a
 socket reads it afterwards, until there is nothing, before it is left to the reactor again.
 
-One socket serves many peers, and the reactor drops a socket whose reading raises: so hooks and
-profiles of the application are called by :func:`guarded`.
+One socket serves many peers, and the reactor drops a socket whose reading raises: so nothing is
+called but by :func:`.guarded`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Any, Final
 
 import zmq
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError
-from ...net.deferreds import run_on
+from ...net.deferreds import guarded
 from ...net.memory import SharedState
-from ..machine.flows import Peer, connection_name
+from ..machine.flows import SERIAL_BYTES, Peer, connection_name
 from . import DESCRIPTOR, PROPERTY, Bounds, Connections, bind, choose_family
 from .unfinished import (
     CURVE_BYTES,
@@ -37,21 +36,6 @@ from .unfinished import (
 )
 
 log: Logger = Logger(namespace="twisted_msgproto.mtl")
-
-
-def guarded(hook: Callable[..., object], *arguments: Any) -> None:
-    """Call ``hook``; what it raises is logged, also as a coroutine, whose end nobody awaits."""
-
-    def failed(failure: Failure) -> None:
-        log.failure("{hook} failed", failure, hook=getattr(hook, "__qualname__", repr(hook)))
-
-    try:
-        later = hook(*arguments)
-        if later is not None:
-            run_on(later, failed)
-    except BaseException:
-        failed(Failure())
-
 
 READS_PER_TURN: Final = 256
 """Messages; measured: the reactor stands still for at most some tens of milliseconds."""
@@ -216,7 +200,7 @@ class Bounded:
         return False
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
-        guarded(self._received, messages)
+        guarded(log, "mtl", self._received, messages)
 
     def _readOn(self) -> None:
         """There was nothing more to read."""
@@ -333,10 +317,6 @@ class Bounded:
             self._retry.cancel()
             self._retry = None
         self._backlogs.clear()
-        if self.read_scheduled is not None:
-            if self.read_scheduled.active():
-                self.read_scheduled.cancel()
-            self.read_scheduled = None
         while self._removals:
             self._removals.pop()()
         monitor, self.monitor = self.monitor, None
@@ -413,7 +393,6 @@ class Routing:
         self._leaving = leaving
         self._left = left
         self._names: dict[str, bytes] = {}  # by serial, of connections that stand
-        self._identities: dict[bytes, bytes] = {}  # by name, of connections that stand
         self._peers: dict[bytes, Peer] = {}
         self._ended: dict[bytes, None] = {}  # names of connections that have ended just now
         self._silent: dict[bytes, None] = {}  # and of those that have when all was read
@@ -471,7 +450,6 @@ class Routing:
             if self._connections.stands(number, descriptor, ended):
                 self.unfinished.named(name, descriptor)
                 self._names[serial] = name
-                self._identities[name] = identity
                 self._unread[name] = SendBacklog(self._sendBacklogs, name, descriptor)
             else:
                 self._end(name)
@@ -486,12 +464,11 @@ class Routing:
         """Nothing can be sent there any more; what it sent is read still."""
         self._forget(name)
         self._ended[name] = None
-        guarded(self._leaving, name)
+        guarded(log, "mtl", self._leaving, name)
         if self._waiting is None:
             self._waiting = self.factory.reactor.callLater(LAST_WORDS_SECONDS, self._waited)
 
     def _forget(self, name: bytes) -> None:
-        self._identities.pop(name, None)
         self._backlogs.pop(name, None)
         unread = self._unread.pop(name, None)
         if unread is not None:
@@ -515,26 +492,28 @@ class Routing:
             left, self._silent = list(self._silent), {}
             for name in left:
                 self._peers.pop(name, None)
-            guarded(self._left, left)
+            guarded(log, "mtl", self._left, left)
 
-    def peerMovedAt(self, peer: bytes, now: float) -> float:
-        """Return when a part of a message went through last, as :class:`.Movement` knows."""
-        unread = self._unread.get(peer)
-        return 0.0 if unread is None else unread.movement.seen_at(now)
+    def peerMovedAt(self, peer: bytes) -> float:
+        return self.unfinished.moved_at(peer)
 
     def _unreachable(self, peer: bytes) -> None:
         self._end(peer)
 
     def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
         unread = self._unread.get(peer)
-        if unread is not None and unread.passed >= unread.check_at and not unread.has_room():
-            return peer not in self._unread  # what is for one that was cut off is dropped
-        identity = self._identities.get(peer)
-        if identity is None:
-            return True
+        if unread is None:
+            return True  # what is for a connection that has ended is dropped
+        if unread.passed >= unread.check_at:
+            room = unread.has_room()
+            if peer not in self._unread:
+                return True  # it was cut off for that
+            if not room:
+                return False
         frames = parts[1:]
+        identity = peer[:-SERIAL_BYTES]
         sent: bool = super()._sent(peer, [identity, *frames])  # type: ignore[misc]
-        if sent and unread is not None:
+        if sent:
             unread.passed += sum(map(len, frames)) + len(frames) * self._frame_bytes
         return sent
 
@@ -546,7 +525,7 @@ class Routing:
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         self.unfinished.read(messages)
-        guarded(self._received, messages, self._peers)
+        guarded(log, "mtl", self._received, messages, self._peers)
 
     def shutdown(self) -> None:
         self.unfinished.shutdown()

@@ -38,7 +38,7 @@ from . import (
     zap_reply,
 )
 from .bounded import Bounded, Routed, Routing
-from .unfinished import EveryUnfinished, Movement, Unfinished
+from .unfinished import EveryUnfinished, Unfinished
 
 LINGER_MILLISECONDS: Final = 500
 """How long a closed socket goes on sending what waits in it."""
@@ -96,7 +96,6 @@ class Watched:
     _failed = False  # the last hand-shake has
     _shaken = False
     _trouble = ""
-    _movement: Movement | None = None
     _endless = False  # the server has sent a message that did not end
 
     @property
@@ -106,8 +105,7 @@ class Watched:
         return ENDLESS if self._endless else self._trouble
 
     def takenAt(self, now: float) -> float:
-        """Return when a part of a message went through last, as :class:`.Movement` knows."""
-        return 0.0 if self._movement is None else self._movement.seen_at(now)
+        return self.unfinished.moved_at(SERVER)
 
     def __init__(
         self,
@@ -153,7 +151,6 @@ class Watched:
             if kind in CONNECTIONS:
                 self.unfinished.happened([[event, where]])
                 self.unfinished.named(SERVER, value)
-                self._movement = Movement(value) if kind == zmq.EVENT_CONNECTED else None
             text = refusal(kind, value, self.curved)
             if text:
                 self._trouble = text

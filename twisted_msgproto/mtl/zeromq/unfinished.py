@@ -77,28 +77,6 @@ NEW: Final = (zmq.EVENT_ACCEPTED, zmq.EVENT_CONNECTED)
 NAME: Final = itemgetter(0)
 
 
-class Movement:
-    """When more than heartbeats went through a TCP connection last, in either direction.
-
-    libzmq says nothing of a message before it is whole: who sends or takes a large one is silent
-    for as long as that needs.
-    """
-
-    __slots__ = ("_at", "_descriptor", "_seen")
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._seen = 0
-        self._at = 0.0
-
-    def seen_at(self, now: float) -> float:
-        """Return when that was, as far as looks like this one can tell; 0.0: never."""
-        told = tcp_info(self._descriptor)
-        if told is not None and told.received + told.acknowledged >= self._seen + MOVEMENT_BYTES:
-            self._seen, self._at = told.received + told.acknowledged, now
-        return self._at
-
-
 NOTHING: Final = TcpInfo()
 
 
@@ -106,8 +84,8 @@ class Seen:
     """What is known of one connection."""
 
     __slots__ = (
-        *("came", "heard", "many", "mark", "name", "noted"),
-        *("peer", "since", "trusted", "waited", "weight"),
+        *("came", "heard", "many", "mark", "moved", "moved_at", "name"),
+        *("noted", "peer", "since", "trusted", "waited", "weight"),
     )
 
     def __init__(self, peer: tuple[str, int], now: float) -> None:
@@ -117,6 +95,8 @@ class Seen:
         self.many = False  # it has sent a message with more frames than any of ours has
         self.trusted = False  # it had a flow at the last look
         self.came = 0  # bytes at the last look
+        # When more than heartbeats had gone through last, and the bytes of both directions then:
+        self.moved, self.moved_at = 0, 0.0
         # What had come at the look after its last whole message, when that look was, and how many
         # of these bytes the kernel still had:
         self.mark, self.since, self.waited = NOTHING, now, 0
@@ -258,6 +238,15 @@ class Unfinished:
     def ended(self, name: bytes) -> None:
         self._names.pop(name, None)
 
+    def moved_at(self, name: bytes) -> float:
+        """Return when a part of a message went through last, either way; 0.0: nobody knows.
+
+        libzmq says nothing of a message before it is whole: who sends or takes a large one is
+        silent for as long as that needs.
+        """
+        seen = self._names.get(name)
+        return 0.0 if seen is None else seen.moved_at
+
     def read(self, messages: list[list[bytes]]) -> None:
         for name in set(map(NAME, messages)):
             seen = self._names.get(name)
@@ -311,6 +300,8 @@ class Unfinished:
         now = None if seen is None else self._tcp_info(descriptor)
         if seen is None or now is None:
             return
+        if now.received + now.acknowledged >= seen.moved + MOVEMENT_BYTES:
+            seen.moved, seen.moved_at = now.received + now.acknowledged, self._every.seconds()
         if seen.heard and not seen.many:
             # What libzmq has read by now counts as if it had been finished.
             self._every.moved = True
@@ -431,14 +422,13 @@ class SendBacklog:
 
     __slots__ = (
         *("_acknowledged", "_every", "check_at", "descriptor", "entered"),
-        *("movement", "name", "passed", "read", "waiting"),
+        *("name", "passed", "read", "waiting"),
     )
 
     def __init__(self, every: SendBacklogs, name: bytes, descriptor: int) -> None:
         self._every = every
         self.name = name
         self.descriptor = descriptor
-        self.movement = Movement(descriptor)
         self.passed = 0  # bytes that were passed to libzmq and the peer has not acknowledged
         self.check_at: int = STEP_BYTES  # from this many on the system is asked again
         self.waiting = 0  # bytes that wait outside libzmq, at the last check
