@@ -100,7 +100,7 @@ def test_keys_are_read_from_files(tmp_path: Path) -> None:
     assert curve.authorized == {pairs[1][0]: "robot one", pairs[2][0]: pairs[2][0].decode()}
     zmq.auth.create_certificates(tmp_path, "made")
     public = zeromq.read_key(str(tmp_path / "made.key_secret"))
-    assert zeromq.public_key(zeromq.read_secret_key(str(tmp_path / "made.key_secret"))) == public
+    assert zmq.curve_public(zeromq.read_secret_key(str(tmp_path / "made.key_secret"))) == public
     assert zeromq.read_key(str(tmp_path / "made.key")) == public
 
 

@@ -251,7 +251,7 @@ def test_every_protocol_has_its_machine_drawn_and_a_session_stands_in_one_of_its
         world.pump()
         [session] = world.factory.liveConnections
         [drawn] = drawings([world.factory]).values()
-        states = [*+world.factory.counters.states] or [session.machine.state]
+        states = [*+world.factory.counters.states] or [session.machineSession.state]
         assert {getattr(state, "name", state) for state in states} <= set(drawn["states"])
         moves = {(move["from"], move["to"]) for move in drawn["moves"]}
         assert all(

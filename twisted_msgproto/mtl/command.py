@@ -12,6 +12,7 @@ from collections.abc import Callable
 from socket import AF_INET, getaddrinfo
 from typing import Any, Final, NamedTuple
 
+import zmq
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import DNSLookupError
 
@@ -33,7 +34,7 @@ from .protocol.client import MtlClient, MtlClientFactory
 from .protocol.flows import Received
 from .protocol.link import PROTOCOL
 from .wire.data import FieldValue, as_texts, encode_table
-from .zeromq import CurveClient, is_local, public_key, read_key, read_secret_key
+from .zeromq import CurveClient, is_local, read_key, read_secret_key
 
 DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
 DEFAULT_VIRTUAL_HOST = "msgproto"
@@ -71,7 +72,7 @@ async def _connect(
         if options.tls_key is None:
             raise ConfigurationError("CURVE needs our secret key: --tls-key FILE")
         secret = read_secret_key(str(options.tls_key))
-        curve = CurveClient(read_key(str(options.tls_ca)), public_key(secret), secret)
+        curve = CurveClient(read_key(str(options.tls_ca)), zmq.curve_public(secret), secret)
     reveal = curve is not None or is_local(options.endpoint)
     factory = MtlClientFactory(
         target.virtual_host,

@@ -281,7 +281,7 @@ class Server(Sessions):
         encoded = header[10:end]
         properties, texts = header[end:], None
         if properties != EMPTY:
-            properties, texts = data.decode_properties(properties)
+            texts = data.as_texts(properties)
         resource = flow.resource if encoded == flow.name else self._resource(flow, encoded)
         flow.heard_at = self._now
         if sequence <= flow.last_received:

@@ -98,11 +98,6 @@ class MtlServer(SessionHooks):
         return session.user or self.factory.keyName(session.key)
 
     @property
-    def machine(self) -> Session:
-        """Return what has the session's state, as sessions of other protocols do."""
-        return self.machineSession
-
-    @property
     def virtualHost(self) -> str:
         """Return what the client opened."""
         return self.machineSession.virtual_host
@@ -252,9 +247,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._random = random
         self.addresses: list[str] = []
         self._makeSockets = sockets
-        self._sockets: Any = None
-        self._control: Any = None
-        self._data: Any = None
         self._admission: ConnectionAdmission | None = None
         self._link: BrokerLink | None = None
         self._start(protected=True)
@@ -324,15 +316,15 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.queues.open()
         local = self.checkAddresses(control, data)
         self._start(protected=local or self._curve is not None)
-        self._sockets = sockets = self._makeSockets(self.clock)
+        sockets = self._makeSockets(self.clock)
+        self._link = link = BrokerLink(self, self.machine, self.authenticator)
         try:
-            link = self._bind(sockets, control, data)
+            pair = self._bind(sockets, link, control, data)
         except ConfigurationError:
             sockets.giveUp()
-            self._sockets = self._link = None
+            self._link = None
             raise
-        wire = SocketPair(sockets, self._control, self._data, self._closed)
-        link.connect(wire)
+        link.connect(SocketPair(sockets, *pair, self._closed))
         return self.addresses
 
     def checkAddresses(self, control: Sequence[str], data: str | None) -> bool:
@@ -348,7 +340,10 @@ class MtlServerFactory(MsgprotoServerFactory):
             )
         return local
 
-    def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
+    def _bind(
+        self, sockets: Any, link: BrokerLink, control: Sequence[str], data: str | None
+    ) -> tuple[Any, Any]:
+        """Return the sockets for control and for data, which listen there."""
         limits = self.limits
         self._admission = ConnectionAdmission(
             limits.integer("connections"),
@@ -357,7 +352,6 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._refused,
             self._evictionFor,
         )
-        self._link = link = BrokerLink(self, self.machine, self.authenticator)
         endless = partial(self._tellCutOff, "endless-message", "of a message that has not ended")
         weighty = "of memory for a message that has not ended"
         seconds: dict[str, Any] = {
@@ -381,35 +375,34 @@ class MtlServerFactory(MsgprotoServerFactory):
         control_bytes = limits.integer("control-bytes") + BYTES_OVER_BODY
         if data is None:
             content_bytes = max(content_bytes, control_bytes)
-        messages = messages_within(limits.integer("peer-bytes"), content_bytes, PEER_MESSAGES)
-        if data is not None:
-            self._control = router(
+        else:
+            requests = router(
                 partial(link.arrived, Channel.CONTROL),
                 Bounds(control_bytes, CONTROL_MESSAGES, unread_messages=100, **seconds),
                 endless=partial(endless, "control-bytes"),
             )
-        self._data = router(
+        messages = messages_within(limits.integer("peer-bytes"), content_bytes, PEER_MESSAGES)
+        contents = router(
             partial(link.arrived, Channel.SHARED if data is None else Channel.DATA),
             Bounds(content_bytes, messages, **seconds),
             blocked=link.blocked,
             endless=partial(endless, "content-bytes"),
         )
         if data is None:
-            self._control = self._data
-        self.addresses = [self._control.bind(address) for address in control]
-        if data is None:
-            self.machine.data_port = port_of(self.addresses[0])
-        else:
+            requests = contents
+        self.addresses = [requests.bind(address) for address in control]
+        port = port_of(self.addresses[0])
+        if data is not None:
             first, *others = data_beside(control, data)
-            bound = self._data.bind(first)
-            self.machine.data_port = port = port_of(bound)
-            self.addresses.append(bound)
-            self.addresses += [self._data.bind(with_port(other, port)) for other in others]
-        self.machine.moved_at = self._data.peerMovedAt
+            self.addresses.append(contents.bind(first))
+            port = port_of(self.addresses[-1])
+            self.addresses += [contents.bind(with_port(other, port)) for other in others]
+        self.machine.data_port = port
+        self.machine.moved_at = contents.peerMovedAt
         if self.turnWatch is not None:
-            for socket in {self._control, self._data}:
+            for socket in {requests, contents}:
                 self.turnWatch.measure(socket, "doRead", peer="all clients")
-        return link
+        return requests, contents
 
     def _evictionFor(self, address: str, connections: Mapping[int, str]) -> int | None:
         """Return the descriptor of a silent connection that is closed for a newcomer.
@@ -502,7 +495,6 @@ class MtlServerFactory(MsgprotoServerFactory):
             if self._deadline.active():
                 self._deadline.cancel()
             link.connectionLost()
-            self._control = self._data = None
             if self._waking is not None:
                 self._waking.cancel()
                 self._waking = None

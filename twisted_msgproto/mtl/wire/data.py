@@ -48,8 +48,19 @@ FieldValue = (
 )
 
 
-class IllFormedTable(ValueError):
+class IllFormed(ValueError):
+    """A message is none of ours: it is dropped silently, and counted under ``reason``."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class IllFormedTable(IllFormed):
     """The bytes are no field table, or one above a limit."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("properties", text)
 
 
 _FIXED: Final[dict[int, struct.Struct]] = {
@@ -284,14 +295,6 @@ read_sequence: Final = _SEQUENCE.unpack_from
 _CONTROL_CHARACTER: Final = re.compile("[\0-\x1f\x7f-\x9f]")
 
 
-class IllFormed(ValueError):
-    """A message is none of ours: it is dropped silently, and counted under ``reason``."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
-
-
 @dataclass(slots=True)
 class Lease:
     """The client opens a data flow with its lease (``MT-14``)."""
@@ -400,7 +403,10 @@ def decode(header: bytes, body: bytes) -> DataCommand:
         raise IllFormed("header-length", "the header ends within a name")
     name = decode_name(header[10:end])
     if kind == 5:
-        return Content(sequence, name, decode_properties(header[end:])[0], body)
+        table = header[end:]
+        if table != EMPTY:
+            decode_table(table)
+        return Content(sequence, name, table, body)
     if len(header) != end:
         raise IllFormed("header-length", "bytes after the header's last field")
     named: DataCommand = COMMANDS[kind - 1](sequence, name)
@@ -416,16 +422,6 @@ def decode_name(data: bytes) -> str:
     if _CONTROL_CHARACTER.search(text):
         raise IllFormed("string", "a control character in a name")
     return text
-
-
-def decode_properties(data: bytes) -> tuple[bytes, dict[str, str] | None]:
-    """The table as it came and its texts (None: it is empty); raises IllFormed (``MT-23``)."""
-    if data == EMPTY:
-        return EMPTY, None
-    try:
-        return data, as_texts(data)
-    except IllFormedTable as error:
-        raise IllFormed("properties", str(error)) from None
 
 
 def _boolean(byte: int) -> bool:

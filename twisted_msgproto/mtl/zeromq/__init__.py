@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
 import zmq
+from zmq.utils import z85
 
 from ...core.errors import ConfigurationError
 from ...core.reasons import cannot_listen
@@ -199,8 +200,6 @@ def zap_reply(
 
     ``authorized`` None: whoever comes without a mechanism may connect.
     """
-    from zmq.utils import z85
-
     head, rest = list(parts[:4]), list(parts[7:])
     if len(parts) >= 8 and parts[2] == b"1.0" and parts[4] == ZAP_DOMAIN:
         if authorized is None and rest == [b"NULL"]:
@@ -220,8 +219,6 @@ def who_asks(parts: Sequence[bytes]) -> str:
 
 def who_is_refused(parts: Sequence[bytes]) -> tuple[str, str]:
     """Return the address that a refused ZAP request is about, and what is wrong with it."""
-    from zmq.utils import z85
-
     address = who_asks(parts)
     if len(parts) == 9 and parts[7] == b"CURVE" and len(parts[8]) == 32:
         key = z85.encode(parts[8]).decode()
@@ -247,11 +244,6 @@ def _key_of(path: str, name: str) -> bytes:
     if name in text:
         text = text.partition(name)[2].partition('"')[2].partition('"')[0]
     return _key(text.strip(), path)
-
-
-def public_key(secret: bytes) -> bytes:
-    found: bytes = zmq.curve_public(secret)
-    return found
 
 
 def read_authorized_keys(path: str) -> dict[bytes, str]:
