@@ -618,7 +618,6 @@ class MtlClientService(ReconnectingService[MtlClient]):
         return super().whenEstablished()
 
     def _begin(self) -> None:
-        self._call = None
         self._attempting()
         self._client = client = self.factory.buildClient(self._endpoint)
         client.link.owner = self
@@ -679,9 +678,8 @@ class MtlClientService(ReconnectingService[MtlClient]):
         return session.close()
 
     def _leave(self) -> Deferred[None]:
-        call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
+        if self._call is not None and self._call.active():
+            self._call.cancel()
         self._cutOff()
         return succeed(None)
 
