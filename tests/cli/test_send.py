@@ -215,29 +215,33 @@ def planted(monkeypatch: pytest.MonkeyPatch, sending: object, **more: object) ->
 
 
 @pytest.mark.parametrize(
-    ("counts", "line"),
+    ("counts", "status", "line"),
     [
-        ((5, 5, 0), ""),
-        ((5, 0, 5), ""),
-        ((5, 4, 0), "4 of 5 messages were acknowledged: the command ended before the rest was"),
-        ((5, 0, 3), "3 of 5 messages were written: the command ended before the rest was"),
-        ((4, 4, 0), "4 of 5 messages were acknowledged: the command ended before the rest was"),
-        ((0, 0, 0), "nothing was sent: the command ended before the rest was"),
+        ((5, 5, 0), 0, ""),
+        ((5, 0, 5), 0, ""),
+        ((5, 4, 0), 1, "4 of 5 messages were acknowledged: the command ended before the rest was"),
+        ((5, 0, 3), 1, "3 of 5 messages were written: the command ended before the rest was"),
+        ((4, 4, 0), 1, "4 of 5 messages were acknowledged: the command ended before the rest was"),
+        ((0, 0, 0), 1, "nothing was sent: the command ended before the rest was"),
+        ((3, 2, 0), 130, "2 of 5 messages were acknowledged: interrupted"),
     ],
 )
 def test_the_status_and_the_line_follow_the_counts_whatever_the_protocol_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     counts: tuple[int, int, int],
+    status: int,
     line: str,
 ) -> None:
     async def claim(reactor: object, options: object, messages: object, progress: Counted) -> None:
         progress.sent(counts[0])
         progress.acknowledged(counts[1])
         progress.written(counts[2])
+        if status == 130:
+            raise KeyboardInterrupt
 
     planted(monkeypatch, claim)
-    assert cli.main(["send", "lumberjack", "--count", "5"]) == bool(line)
+    assert cli.main(["send", "lumberjack", "--count", "5"]) == status
     assert line in capsys.readouterr().err
 
 
