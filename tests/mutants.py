@@ -32,17 +32,11 @@ WORDS = {
     "table": ("both_sides[bridge]", "second_sync"),
 }  # room → what the names of tests in the nets contain that concern it; else the room's name
 MORE = {
-    "core": (
-        *("tests/net/test_memory.py", "tests/net/test_logs.py"),
-        *("tests/test_gateway.py", "tests/test_gateway_own.py", "tests/lumberjack/test_wire.py"),
-    ),
-    "net": (
-        *("tests/test_gateway.py", "tests/test_gateway_own.py", "tests/test_gateway_access.py"),
-        *("tests/test_several_gateways.py", "tests/mtl/test_authentication.py"),
-        *("tests/umq/test_topics.py", "tests/cli/test_status.py"),
-        *("tests/cli/test_no_permission.py", "tests/test_registry.py"),
-    ),
-    "queue": ("tests/spark/test_report.py",),
+    "cli": "contract/test_send test_gateway_access",
+    "core": "net/test_memory net/test_logs test_gateway test_gateway_own lumberjack/test_wire",
+    "net": "test_gateway test_gateway_own test_gateway_access test_several_gateways test_registry "
+    "mtl/test_authentication umq/test_topics cli/test_status cli/test_no_permission",
+    "queue": "spark/test_report",
 }  # room → tests elsewhere, to which protocols and commands lend themselves, of what it has
 PROCESSES = "tests/tools/processes.py"  # whoever runs this starts some
 WARM = ("pytest", "hypothesis.stateful", "coverage", "pyarrow", "twisted.trial.unittest")
@@ -110,7 +104,7 @@ class Tests:
 
     def __init__(self, room: str, more: list[str]) -> None:
         own = [f"tests/{room}"] if Path("tests", room).is_dir() else []
-        self.own = (*more, *own, *MORE.get(room, ()))
+        self.own = (*more, *own, *(f"tests/{name}.py" for name in MORE.get(room, "").split()))
         self.words, self.failed = WORDS.get(room, (room,)), ""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         all_ = [*self.own, *([] if room in ("cli", "spark") else NETS)]
