@@ -507,7 +507,7 @@ def test_a_disk_with_less_than_a_gib_left_is_a_note(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     (space,) = (one for one in doctor.disk(tmp_path) if one.subject == "queue's space")
-    assert space.state == state
+    assert (space.state, space.text) == (state, "1.0 GiB free")
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(0.002, OK), (0.05, NOTE)])
