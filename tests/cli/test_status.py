@@ -17,6 +17,7 @@ import pytest
 from tests.tools.processes import PATIENCE_SECONDS, Launcher, msgproto
 from twisted_msgproto.cli import main, status
 from twisted_msgproto.cli.status import lines
+from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.net.site.queue_figures import shown_bridge
 from twisted_msgproto.queue import QueueWriter
 
@@ -93,6 +94,23 @@ def test_who_names_no_gateway_and_reaches_none_is_told_how_to_name_it(
         assert main(["status"]) == 2
     told = capsys.readouterr().err
     assert "[status]" in told and "msgproto status DIR" in told and told.count("\n") == 1
+
+
+def test_watch_shows_the_figures_again_until_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = [FIGURES | {"gateway": {}, "safe": {"ok": True, "why": why}} for why in "abc"]
+    told[-1]["healthy"] = {"ok": False, "why": "no"}
+    left = iter(told)
+    monkeypatch.setattr(GatewayBroker, "figures", lambda gateway: next(left))
+
+    def sleep(seconds: float) -> None:
+        if "OK  c" in (shown := capsys.readouterr().out):
+            raise KeyboardInterrupt
+        assert "OK  " in shown
+
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    assert main(["status", "--watch"]) == 1
 
 
 @pytest.mark.parametrize(

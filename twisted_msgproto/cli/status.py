@@ -8,7 +8,6 @@ can be acknowledged, and 1 if not.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from shlex import quote
@@ -39,7 +38,7 @@ ROWS_MAX: Final = 20
     required=False,
 )
 @flag("--json", "one JSON object, as /status.json")
-@flag("--watch", "ask again and again, on a terminal")
+@flag("--watch", "ask again and again, until Ctrl-C")
 @flag("--grafana", "print a Grafana dashboard for /metrics, and end")
 def run(arguments: SimpleNamespace) -> int:
     """Show the figures; return 1 if nothing can be acknowledged.
@@ -62,7 +61,7 @@ def run(arguments: SimpleNamespace) -> int:
     figures = asked(gateway.figures) if place != DEFAULT_URL else at_default(gateway)
     if arguments.json:
         print(json.dumps(figures, ensure_ascii=False))
-    elif arguments.watch and sys.stdout.isatty():
+    elif arguments.watch:
         figures = watch(figures, gateway.figures)
     else:
         print("\n".join(lines(figures)))
@@ -89,7 +88,7 @@ def at_default(gateway: GatewayBroker) -> Mapping[str, Any]:
 
 
 def watch(figures: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Show the figures on a terminal until Ctrl-C; return the last ones."""
+    """Show the figures until Ctrl-C; return the last ones."""
     before = None
     try:
         while True:
