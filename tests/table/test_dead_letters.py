@@ -287,12 +287,13 @@ def test_killed_before_any_step_each_row_is_once_in_one_of_both(
 ) -> None:
     """In the short form each step meets one of the ends, by turns."""
     long = pytestconfig.getoption("--long")
+    Table.create(tmp_path / "first" / "main", TABLE_SCHEMA)
+    preflight.open_table(str(tmp_path / "first" / "dead"), DEAD_SCHEMA, None, {}, Run.new())
     for step in range(0 if long else POWERS.index(power), 400, 1 if long else len(POWERS)):
-        root = tmp_path / str(step)
+        root = shutil.copytree(tmp_path / "first", tmp_path / str(step))
         gateway = Gateway(tmp_path / f"queue{step}")
         gateway.put(11)
-        main = Table.create(root / "main", TABLE_SCHEMA)
-        preflight.open_table(str(root / "dead"), DEAD_SCHEMA, None, {}, Run.new())
+        main = Table.open(root / "main")
         disk = PowerDisk(root, step)
         pair = Pair(main, str(root / "dead"))
         killed = True

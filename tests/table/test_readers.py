@@ -165,7 +165,7 @@ def asked_of(place: Place, rows: list[dict[str, Any]]) -> Iterator[Asked]:
     yield from ASKED
     for name in PLAIN if not place.storage else ():
         values = sorted({row[name] for row in rows} - {None})
-        for value in (values[0], values[len(values) // 2], values[-1]):
+        for value in (values[0], values[-1]):
             yield from (Asked(name, how, value) for how in HOW)
 
 
@@ -201,11 +201,8 @@ def open_delta(place: Place) -> Any:
     return deltalake.DeltaTable(place.location, storage_options=place.storage or None)
 
 
-TABLES = {
-    f"{storage}-{'-'.join(partition_by)}": (storage, partition_by)
-    for storage in ("disk", "s3")
-    for partition_by in PARTITIONINGS
-}
+TABLES = {"s3-day": ("s3", PARTITIONINGS[0]), "disk-protocol-day": ("disk", PARTITIONINGS[1])}
+"""Each storage and each partitioning once."""
 
 
 @pytest.fixture(scope="module", params=TABLES.values(), ids=TABLES)
@@ -280,10 +277,6 @@ def pandas_type(kind: pa.DataType) -> Any:
     return pd.ArrowDtype(kind)
 
 
-ONCE = ("s3-day", "disk-protocol-day")
-"""Each storage and each partitioning once."""
-
-
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 class TestSpark:
@@ -312,21 +305,13 @@ class TestSpark:
             found = [(row.gateway, row.offset) for row in seen if row.asked == asked.column]
             assert sorted(found) == expected(rows, asked), asked.column
 
-    @pytest.mark.parametrize(
-        "made",
-        [TABLES[name] for name in ONCE],
-        indirect=True,
-        ids=ONCE,
-        scope="module",
-    )
     def test_the_table_source_reads_it(
         self, spark: Any, place: Place, rows: list[dict[str, Any]]
     ) -> None:
-        """The readers above have all four tables."""
         frame = self.load(spark, place)
         assert frame.schema["gateway"].dataType.simpleString() == "string"
         assert frame.schema["day"].dataType.simpleString() == "date"
-        self.check(frame, rows)
+        check_all(rows, frame.toArrow().to_pylist())
         # For one filter a frame, Spark's filters can be used where files are read.
         self.check_filters(lambda: self.load(spark, place, pushFilters="true"), rows)
 

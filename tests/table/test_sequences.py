@@ -116,6 +116,7 @@ class World:
     gone: set[int] = field(default_factory=set)
     """May be absent: expired, erased, or both."""
     erased: set[int] = field(default_factory=set)
+    now: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
     """Were there in the act of now."""
     doubt: bool = False
@@ -132,6 +133,7 @@ class World:
         self.shape = shape if self.typed else None
         self.bad = range(0 if self.typed else 3, 0 if self.typed else 500, 11)
         self.land()
+        self.now = self.there()
 
     def left_out(self, at: int) -> bool:
         return self.typed and self.rows[at][1] == "lumberjack"
@@ -259,7 +261,7 @@ class World:
     def act(self) -> bool:
         """Do something; return False where the table cannot go on, as it says."""
         name = self.chance.choice(ACTS)
-        self.seen = self.there()
+        self.seen = set(self.now)
         try:
             with self.disturbed():
                 getattr(self, name)()
@@ -267,13 +269,14 @@ class World:
             if "are in neither" in str(error):  # set back by others to what the queue has trimmed
                 return False
             assert self.doubt or not self.alone, f"{name}: {error}"
+        self.now = self.there()
         if name != "restore":
-            self.gone |= self.seen - self.there()
+            self.gone |= self.seen - self.now
         self.check()
         return True
 
     def check(self) -> None:
-        there = self.there()
+        there = self.now
         if self.doubt:
             return
         table = Table.open(self.place)
@@ -297,5 +300,6 @@ def test_whatever_is_done_to_a_table_each_row_has_its_fate(
             return
     if not world.doubt:
         world.land(all_of_it=True)
+        world.now = world.there()
         world.check()
         assert Table.open(world.place).landed()[world.queue.id].offset == len(world.rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import os
 import threading
 import time
@@ -97,7 +98,7 @@ class Gateway:
     def reader(self) -> QueueReader:
         return QueueReader(self.directory)
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         return self.reader.queue_id
 
