@@ -107,16 +107,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Keep twelve thousand tests out of each garbage collection: one took a second with them."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTED_AFTER)
     gc.enable()
 
 
 def pytest_sessionfinish() -> None:
-    """End what others were forked from, and let Python free everything again."""
+    """End what others were forked from."""
     warm.end()
-    gc.unfreeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -240,9 +238,9 @@ def nothing_left_over() -> Iterator[None]:
 def temporary_names(request: pytest.FixtureRequest) -> None:
     """Trial's ``mktemp`` makes its names below the working directory; ours stay out of it."""
     if hasattr(request.instance, "mktemp"):
-        directory = request.getfixturevalue("tmp_path")
         numbers = itertools.count()
-        request.instance.mktemp = lambda: str(directory / f"temporary-{next(numbers)}")
+        directory = functools.partial(request.getfixturevalue, "tmp_path")  # few tests need one
+        request.instance.mktemp = lambda: str(directory() / f"temporary-{next(numbers)}")
 
 
 @pytest.fixture(scope="session")

@@ -321,9 +321,9 @@ TURNS = {
     "LJ-13: windows of one": ((encode_window(1) + encode_json([1], [b""])) * 500, 10_000, 45),
     "NB-10: windows of none": (encode_window(0) * 500, 10_000, 45),
     "LJ-13: long values": (encode_data(range(100), [{"key": "v" * 50}] * 100), 1000, 6),
-    "NB-07: pairs of large frames": (encode_data([1] * 120, [MANY] * 120), 4 << 20, 3),
+    "NB-07: pairs of large frames": (encode_data([1], [MANY]) * 120, 4 << 20, 3),
     "NB-07: pairs of usual frames": (
-        encode_data([1] * 2000, [{str(key): "" for key in range(60)}] * 2000),
+        encode_data([1], [{str(key): "" for key in range(60)}]) * 2000,
         *(4 << 20, 3),
     ),
     "LJ-13: frames which make no runs": (

@@ -96,11 +96,8 @@ def watched_turns() -> Iterator[Turns]:
     """Measure every turn of every connection that begins in the block, and check them."""
     turns = Turns()
     gc.freeze()  # what other tests have left is not looked through in these turns
-    try:
-        with mock.patch.object(SessionFactory, "turnWatch", TurnWatch(-1.0, turns.taken)):
-            yield turns
-    finally:
-        gc.unfreeze()
+    with mock.patch.object(SessionFactory, "turnWatch", TurnWatch(-1.0, turns.taken)):
+        yield turns
     turns.check()
 
 
