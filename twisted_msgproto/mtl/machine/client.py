@@ -142,7 +142,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     @property
     def finished(self) -> bool:
-        """The client was closed, or drained and nothing is asked any more."""
         asking = self._task is not None or bool(self._waiting)
         return self._closed or (self._draining and not asking)
 

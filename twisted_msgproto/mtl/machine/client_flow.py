@@ -154,12 +154,10 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     @property
     def unsettled(self) -> int:
-        """Contents that are in flight or wait."""
         return len(self._window) + len(self._waiting)
 
     @property
     def finished(self) -> bool:
-        """The flow is closed, or it was drained and nothing of it waits for an answer."""
         return self.state is ClientFlowState.CLOSED or (
             self._draining and not (self.unsettled or self._unsent or len(self._commands))
         )
@@ -399,10 +397,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         match command:
             case Content():
                 self._receive(command, events)
-            case Confirm():
-                self._confirmed(command, events, now)
-            case Reject():
-                self._rejected(command, events, now)
+            case Confirm() | Reject():
+                self._settled(command, events, now)
             case Response():
                 self._responded(command, events, now)
             case Ping():
@@ -434,44 +430,35 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         last.properties.append(content.properties)
         last.bodies.append(content.body)
 
-    def _confirmed(self, command: Confirm, events: list[ClientFlowEvent], now: float) -> None:
-        settled = self._take(command.sequence, command.multiple)
-        if settled is None:
+    def _settled(
+        self, command: Confirm | Reject, events: list[ClientFlowEvent], now: float
+    ) -> None:
+        numbers = [content.number for content in self._take(command.sequence, command.multiple)]
+        if not numbers:
             self._dropped("nothing-to-settle")
             return
-        events.append(ContentsConfirmed(settled))
+        self._renewals = 0
+        if isinstance(command, Confirm):
+            events.append(ContentsConfirmed(numbers))
+        else:
+            events.append(ContentsRefused(numbers))
+            if not self.doubted:
+                self.doubted = True
+                self._probe(now)
         self._send_waiting()
 
-    def _rejected(self, command: Reject, events: list[ClientFlowEvent], now: float) -> None:
-        settled = self._take(command.sequence, command.multiple)
-        if settled is None:
-            self._dropped("nothing-to-settle")
-            return
-        events.append(ContentsRefused(settled))
-        if not self.doubted:
-            self.doubted = True
-            self._probe(now)
-        self._send_waiting()
-
-    def _take(self, sequence: int, multiple: bool) -> list[int] | None:
-        """Return the numbers of what a Confirm or Reject covers; None if invalid (``MT-20``)."""
+    def _take(self, sequence: int, multiple: bool) -> list[_Sent]:
+        """Return what a Confirm or Reject covers: nothing if it is invalid (``MT-20``)."""
         window = self._window
         if not multiple:
             one = window.acknowledge_one(sequence)
-            if one is None:
-                return None
-            self._renewals = 0
-            return [one.number]
-        if sequence > self._sequence or self.reads:
-            return None
+            return [] if one is None else [one]
+        if sequence > self._sequence:
+            return []
         if sequence not in window:
             # Sequences of a flow rise; the newest one in flight that is covered ends what is.
-            covered = [number for number in window.sequences() if number <= sequence]
-            if not covered:
-                return None
-            sequence = covered[-1]
-        self._renewals = 0
-        return [sent.number for sent in window.acknowledge_up_to(sequence) or ()]
+            sequence = max((one for one in window.sequences() if one <= sequence), default=0)
+        return window.acknowledge_up_to(sequence) or []
 
     def _responded(self, response: Response, events: list[ClientFlowEvent], now: float) -> None:
         if response.sequence == self._lease_sequence:
@@ -565,7 +552,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         return []
 
     def resumed(self, now: float) -> list[ClientFlowEvent]:
-        """The server is read again: it has all its time from now on."""
         self._paused = False
         self._heard_at = now
         for name in ("lease", "response"):

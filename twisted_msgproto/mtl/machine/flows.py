@@ -424,6 +424,10 @@ class Session:
     def state(self) -> SessionState:
         return self.machine.state
 
+    @property
+    def established(self) -> bool:
+        return self.state in (SessionState.READY, SessionState.PROFILED)
+
 
 Position = tuple[WritingFlow, int]
 """What ``made_safe`` and ``not_safe`` are told: a flow, and a position in what it has written."""

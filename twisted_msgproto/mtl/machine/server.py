@@ -102,7 +102,6 @@ class Server(Sessions):
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: Arrival, now: float) -> list[ServerEvent]:
-        """Read what a socket delivered at ``now``."""
         if self._closed:
             return []
         channel, messages = inputs.channel, inputs.messages
@@ -161,7 +160,6 @@ class Server(Sessions):
         return []
 
     def lost(self, now: float) -> list[ServerEvent | WorkLost]:
-        """The server stops: every session ends, and nothing is read or sent any more."""
         self._now, self._closed = now, True
         for session in self.sessions():
             self._end_session(session, "closed")
@@ -173,7 +171,6 @@ class Server(Sessions):
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 
     def outputs(self) -> Outputs:
-        """What is to be sent now, the peer's identity first: on control, on data sockets."""
         out = self._out_control[:], self._out_data[:]
         # Readers hold on to these lists, so they are emptied and not replaced.
         self._out_control.clear()
@@ -198,13 +195,11 @@ class Server(Sessions):
             self._end_unused(key)
 
     def paused(self, now: float) -> list[ServerEvent]:
-        """The data socket is not read from now on: nobody's silence counts."""
         self._now = now
         self._paused = True
         return []
 
     def resumed(self, now: float) -> list[ServerEvent]:
-        """The data socket is read again: everybody's silence begins anew."""
         self._now = self._resumed_at = now
         self._paused = False
         return []
@@ -395,7 +390,6 @@ class Server(Sessions):
             self._settle(flow, position)
 
     def made_safe(self, position: Position, now: float) -> list[ServerEvent]:
-        """The contents of the event with this position are safe (``MT-19``)."""
         self._now = now
         self._settle(*position)
         return self._take_events()

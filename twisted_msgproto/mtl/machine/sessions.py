@@ -569,7 +569,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         if session.ended:
             return
         due = (self._now if self._paused else session.heard_at) + self.limits["session-idle"]
-        if session.state not in (SessionState.READY, SessionState.PROFILED):
+        if not session.established:
             due = min(due, session.opened_at + self.limits["authentication"])
         due = min(self._coarse(due), session.refused_until)
         self.deadlines.set(session, max(self._now, due))
@@ -586,8 +586,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         heard = [session.heard_at, self._resumed_at]
         heard += [flow.heard_at for flow in session.flows.values()]
         session.heard_at = max(heard)
-        waiting = session.state not in (SessionState.READY, SessionState.PROFILED)
-        if waiting and session.opened_at + self.limits["authentication"] <= now:
+        if not session.established and session.opened_at + self.limits["authentication"] <= now:
             self._end_session(session, "not authenticated in time")
         elif not self._paused and session.heard_at + self.limits["session-idle"] <= now:
             self._end_session(session, "idle")

@@ -347,10 +347,8 @@ class MtlClient(ClientSession, link=ControlLink):
         return authorized.addCallbacks(self._letIn, link.notLetIn)
 
     def _letIn(self, reply: Reply) -> Sequence[str]:
-        machine = self.link.machine
-        if machine.state in (ClientState.READY, ClientState.PROFILED):
-            self.link.establish()
-        return list(machine.profiles)
+        self.link.establish()
+        return list(self.link.machine.profiles)
 
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""

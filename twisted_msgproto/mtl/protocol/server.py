@@ -38,7 +38,7 @@ from ...net.sink import MessageSink
 from ..application import SPACES, IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Server
 from ..machine.flows import Profile, ServerEvent, Session
-from ..terms import PEER_MESSAGES, SERVER_LIMITS, SESSION, SessionState
+from ..terms import PEER_MESSAGES, SERVER_LIMITS, SESSION
 from ..zeromq import (
     Bounds,
     CurveServer,
@@ -104,8 +104,7 @@ class MtlServer(SessionHooks):
 
     @property
     def established(self) -> bool:
-        session = self.machineSession
-        return not session.ended and session.state in (SessionState.READY, SessionState.PROFILED)
+        return self.machineSession.established and not self.machineSession.ended
 
     def snapshot(self) -> Mapping[str, object]:
         """Return where the session stands, as plain values without secrets."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -32,7 +33,6 @@ from .unfinished import (
     SendBacklog,
     SendBacklogs,
     Unfinished,
-    weight_of,
 )
 
 log: Logger = Logger(namespace="twisted_msgproto.mtl")
@@ -310,7 +310,7 @@ class Bounded:
 
     @property
     def unreadBytes(self) -> int:
-        return sum(map(weight_of, self._backlogs.values()))
+        return sum(backlog.weight for backlog in self._backlogs.values())
 
     def shutdown(self) -> None:
         if self._retry is not None:
@@ -429,7 +429,7 @@ class Routing:
                 nbytes += len(parts[1]) * HEADER_WEIGHT + body
                 if len(parts) > 3:
                     nbytes += body * REQUEST_WEIGHT
-                serial = told(frame, PROPERTY)
+                serial = frame.get(PROPERTY)
                 parts[0] = names.get(serial) or self._first(identity, serial, frame)
                 messages.append(parts)
         except zmq.Again:
@@ -443,10 +443,12 @@ class Routing:
         number = int(serial)
         name = connection_name(identity, number)
         if name not in self._peers:
-            address = told(frame, "Peer-Address").removeprefix(IPV4_MAPPED)
-            self._peers[name] = Peer(address, told(frame, "User-Id").encode())
+            address = ""
+            with suppress(zmq.ZMQError):  # where the system does not tell it
+                address = frame.get("Peer-Address").removeprefix(IPV4_MAPPED)
+            self._peers[name] = Peer(address, frame.get("User-Id").encode())
             ended = partial(self._disconnected, name)
-            descriptor = int(told(frame, DESCRIPTOR))
+            descriptor = int(frame.get(DESCRIPTOR))
             if self._connections.stands(number, descriptor, ended):
                 self.unfinished.named(name, descriptor)
                 self._names[serial] = name
@@ -534,12 +536,3 @@ class Routing:
             self._waiting.cancel()
             self._waiting = None
         super().shutdown()  # type: ignore[misc]
-
-
-def told(frame: Any, name: str) -> str:
-    """Return what the metadata of a message says; "" where it says nothing."""
-    try:
-        text: str = frame.get(name)
-    except zmq.ZMQError:
-        return ""
-    return text

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any, Final
 
 import zmq
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 
 from ...net.peers import CROWDED
@@ -513,22 +513,15 @@ class Sockets:
 
         libzmq waits for what peers have not read, half a second at most, and the reactor does not.
         """
-        context = self._closeAll()
-        if context is None:
-            return succeed(None)
-        reactor = self._factory.reactor
+        context, reactor = self._closeAll(), self._factory.reactor
         return deferToThreadPool(reactor, reactor.getThreadPool(), context.term)
 
     def giveUp(self) -> None:
         """Close all of them, to which nothing was written: others can listen there at once."""
-        context = self._closeAll()
-        if context is not None:
-            context.term()
+        self._closeAll().term()
 
     def _closeAll(self) -> Any:
         context, self._factory.context = self._factory.context, None
-        if context is not None:
-            connections = self._factory.connections
-            for connection in sorted(connections, key=lambda one: one.monitor is None):
-                connection.shutdown()
+        for connection in sorted(self._factory.connections, key=lambda one: one.monitor is None):
+            connection.shutdown()
         return context

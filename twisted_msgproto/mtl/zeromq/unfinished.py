@@ -416,6 +416,10 @@ class Backlog:
         self.since: float = since
         self.full: bool = False  # the caller knows that there should be no more now
 
+    @property
+    def weight(self) -> int:
+        return self.nbytes + MESSAGE_BYTES * len(self.messages)
+
 
 class SendBacklog:
     """What one peer has not read yet, as the ledger's holder."""
@@ -493,7 +497,7 @@ class SendBacklogs:
         return self._ledger.held < self._ledger.limit * MUCH_SHARE
 
     def waits(self, peer: SendBacklog, backlog: Backlog) -> None:
-        if weight_of(backlog) >= peer.waiting + STEP_BYTES:
+        if backlog.weight >= peer.waiting + STEP_BYTES:
             peer.has_room()
 
     def enter(self, peer: SendBacklog, read: int) -> None:
@@ -502,7 +506,7 @@ class SendBacklogs:
         A peer that reads less than a step at a time does not read.
         """
         backlog = self._backlogs.get(peer.name)
-        peer.waiting = 0 if backlog is None else weight_of(backlog)
+        peer.waiting = 0 if backlog is None else backlog.weight
         nbytes = peer.passed + peer.waiting
         if nbytes < STEP_BYTES:
             nbytes = 0
@@ -561,7 +565,3 @@ class SendBacklogs:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def weight_of(backlog: Backlog) -> int:
-    return backlog.nbytes + MESSAGE_BYTES * len(backlog.messages)
