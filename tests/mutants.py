@@ -32,7 +32,7 @@ WORDS = {
     "table": ("both_sides[bridge]", "second_sync"),
 }  # room → what the names of tests in the nets contain that concern it; else the room's name
 MORE = {
-    "cli": "contract/test_send test_gateway_access",
+    "cli": "contract/test_send test_gateway_access test_several_gateways",
     "core": "net/test_memory net/test_logs test_gateway test_gateway_own lumberjack/test_wire",
     "net": "test_gateway test_gateway_own test_gateway_access test_several_gateways test_registry "
     "mtl/test_authentication umq/test_topics cli/test_status cli/test_no_permission",

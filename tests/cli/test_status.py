@@ -209,13 +209,19 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
     bridge = shown_bridge({"consumer": "spark", "state": "away\x1b[2J", "lag_rows": 7}, 0.0)
     queue = {
         "directory": "q", "begin_offset": 0, "end_offset": 9, "waiting_messages": 0,
-        "left_bytes": 3 << 29, "max_bytes": 10 << 30, "consumers": [], "bridges": [bridge],
+        "left_bytes": 3 << 29, "max_bytes": 10 << 30, "bridges": [bridge], "messages": 25,
+        "consumers": [{"name": "all", "offset": 3, "behind_messages": 6, "still_seconds": 4}],
+        "unheld": [{"directory": "a b", "behind_messages": 8}],
     }  # fmt: skip
     shown = FIGURES | {
         "queue": queue, "protocols": {"umq": one, "mtl": one},
         "flow": {"protocols": {"umq": columns}},
     }  # fmt: skip
-    text = "\n".join(lines(shown))
+    before = shown | {"at": 3_000_000, "queue": queue | {"messages": 5}}
+    text = "\n".join(lines(shown, before))
+    assert "10 messages/s" in text
+    assert re.search(r"all +3 +6 +4 s", text)
+    assert re.search(r"a b +8 +msgproto queue mend 'a b'", text)
     assert "0 not on disk yet, 1.5 GiB left of 10.0 GiB" in text
     assert re.search(r"umq +250 +12\.5 ms +2 ", text)
     assert re.search(r"mtl +- +- +2 ", text)
