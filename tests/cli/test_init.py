@@ -450,7 +450,11 @@ def test_something_missing_is_exit_status_1_and_has_a_remedy(
     assert "missing  no-such-package" in told
     assert "→ pip install 'twisted-msgproto[queue]'" in told
     monkeypatch.setattr(doctor, "PARTS", (("fast", "no-such-package", "quicker zlib"),))
-    assert "note     no-such-package" in msgproto("doctor")
+    for module in ("core.packed", "lumberjack.wire.frames"):
+        monkeypatch.setattr(f"twisted_msgproto.{module}.COMPILED", False)
+    told = msgproto("doctor")
+    assert "note     no-such-package" in told
+    assert "not built: packed columns, Lumberjack frames are read several times as slowly" in told
 
 
 def test_more_open_files_are_allowed_as_the_note_says() -> None:
