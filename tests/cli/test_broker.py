@@ -231,6 +231,7 @@ def test_what_a_disk_does_not_keep_is_not_said_to_be_done(
         with pytest.raises(QueueError, match=r"cannot write what was changed: .*Input/output"):
             getattr(stopped, verb[0])(*verb[1:])
         monkeypatch.undo()
+    QueueWriter(tmp_path / "q").close()  # nothing holds it any more
 
 
 def test_a_writer_that_is_no_gateway_is_named(writer: QueueWriter, tmp_path: Path) -> None:

@@ -554,8 +554,9 @@ def test_a_table_does_not_lie_in_a_queue(launch: Launcher, tmp_path: Path) -> No
 def test_check_reads_a_bridges_file_and_the_command_refuses_options_beside_it(
     launch: Launcher, tmp_path: Path
 ) -> None:
-    fill(tmp_path / "queue", 0, 3)
     configured(tmp_path, RAW, ACCESS)
+    assert "no queue in" in launch.run("check", "bridge.toml").stderr
+    fill(tmp_path / "queue", 0, 3)
     checked = launch.run("check", "bridge.toml")
     assert checked.returncode == 0, checked.stderr
     assert "access: status int32 from the body: http.status" in checked.stdout
