@@ -350,6 +350,16 @@ class ServeAfter(TestCase):
         self.assertEqual(self.served, [0])
         done.callback(None)
         self.all_served()
+        last = Deferred()
+        self.first = lambda session: session.serveAfter(last)
+        for number in (1, 0):  # the last one of a batch has the next one wait
+            self.both.client.call(json.dumps(["work", number]))
+        self.both.pump()
+        last.callback(None)
+        self.both.advance(0)
+        self.both.client.call('["work",2]')
+        self.both.pump()
+        self.assertEqual(self.served, [0, 1, 2, 1, 0, 2])
 
     def test_calls_that_waited_for_a_slow_reader_wait_as_well(self):
         """UM-21: they came before it was said that they have to wait for something."""
