@@ -373,6 +373,8 @@ class Sinking(Pairs):
                 ("attribute", None, "name", None, []),
             ],
         )
+        weight = sum(len(b"".join([body or b"", *more])) for *_, body, more in rows)
+        self.assertEqual(sum(batch.nbytes for batch in sink.batches), weight)
 
     def test_a_method_may_answer_before_the_call_is_safe(self):
         """The issue, 5: if the method asks for it."""
