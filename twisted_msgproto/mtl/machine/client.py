@@ -396,12 +396,16 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             self._current = None
             self._refused(current.number, code, reason)
             return
-        task, self._task = self._task, None
-        self._begins_anew = current is not task
-        self._current = None
+        self._begins_anew = current is not self._task
+        number = self._give_up()
+        assert number is not None
+        self._refused(number, code, reason)
+
+    def _give_up(self) -> int | None:
+        """Forget the task in hand, with its script, and return its number."""
+        task, self._task, self._current = self._task, None, None
         self._script.clear()
-        assert task is not None and task.number is not None
-        self._refused(task.number, code, reason)
+        return None if task is None else task.number
 
     def _refused(self, number: int, code: int, reason: str) -> None:
         self._leases.pop(number, None)
@@ -418,14 +422,12 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._tries += 1
         self.counters["sockets_dropped"] += 1
         self._change_socket()
-        task = self._task
-        assert task is not None and task.number is not None  # a request is out for its sake
-        if self._tries >= self._tries_max:
-            self._current, self._task = None, None
-            self._script.clear()
-            self._events.append(RequestTimedOut(task.number))
-        else:
+        if self._tries < self._tries_max:
             self._anew()
+        else:
+            number = self._give_up()
+            assert number is not None  # a request was out for its sake
+            self._events.append(RequestTimedOut(number))
         self._go_on(now)
 
     timely: ClassVar[dict[Any, Any]] = {"reply": _reply_missing}
@@ -438,14 +440,11 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         The request in hand is refused with 401; the next one is tried on another socket.
         """
         self._turned_away = True
-        task, self._task = self._task, None
-        if task is not None:
-            self._current = None
-            self._script.clear()
+        number = self._give_up()
+        if number is not None:
             self._out.clear()
             self.deadlines.clear("reply")
-            assert task.number is not None
-            self._refused(task.number, 401, reason)
+            self._refused(number, 401, reason)
         self._go_on(now)
         return self._take_events()
 

@@ -110,10 +110,6 @@ May = Callable[["Session", bool, str], bool]
 """Says whether the client of a session may read (True) or write (False) a resource."""
 
 
-def everything(session: Session, reads: bool, resource: str) -> bool:
-    return True
-
-
 _UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionState.CHALLENGED)
 
 
@@ -138,7 +134,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         virtual_hosts: Container[str] | None = None,
         data_port: int = 0,
         counters: dict[str, int] | None = None,
-        may: May = everything,
+        may: May = lambda session, reads, resource: True,
         every: SessionMemory | None = None,
     ) -> None:
         """Make a broker.

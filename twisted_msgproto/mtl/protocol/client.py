@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NoReturn, Self, Unpack
+from typing import Any, ClassVar, NoReturn, Unpack
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.interfaces import IAddress
@@ -283,6 +283,9 @@ class ControlLink(ClientLink):
 class MtlClient(ClientSession, link=ControlLink):
     """A client: one control flow, and any number of data flows.
 
+    Its session stands when ``open`` was answered with the profiles, or else ``authorize``.  One
+    that the server has forgotten stands meanwhile: the next verb opens it again.
+
     Attributes:
         limits: the limits in force.
         clock: what the factory's is.
@@ -313,15 +316,6 @@ class MtlClient(ClientSession, link=ControlLink):
     def flows(self) -> Mapping[int, MtlFlow]:
         """Return the data flows, by the number of their lease."""
         return {number: link.protocol for number, link in self.link.flows.items()}
-
-    def whenEstablished(self) -> Deferred[Self]:
-        """Return a Deferred that fires with this client when the server has let it in.
-
-        That is when ``open`` was answered with the profiles, or else ``authorize``.  It fails with
-        what that request fails with, and with ConnectionClosed when the client is closed before. A
-        session that the server has forgotten stands meanwhile: the next verb opens it again.
-        """
-        return super().whenEstablished()
 
     def open(self, virtualHost: str) -> Deferred[Sequence[str]]:
         """Open a session: the profiles, or nothing when the client has to authorize first.

@@ -98,8 +98,6 @@ class SocketPair(Wire):
     def getPeer(self) -> IAddress:
         return Endpoint()
 
-    getHost = getPeer
-
     def established(self) -> None:
         """Each client has a session of its own."""
 
