@@ -78,7 +78,7 @@ def _moved(moved: Moved) -> bytes:
 
 
 def _segment(segment: Segment) -> bytes:
-    if not segment.done and segment.scattered():
+    if segment.scattered():
         return _record(BITS, segment.first, segment.bits())
     return _ranges(segment.ranges())
 
