@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence
 
 from tests.core.broker.world import (
@@ -414,3 +415,16 @@ def test_a_queue_that_was_restored_may_be_forgotten_unless_it_is_kept__BK_05() -
     one.store.declare(OTHERS, NOW, kept=True)
     one.store.advance(NOW + 10**9)
     assert [one.store.knows(name) for name in (ORDERS, OTHERS)] == [False, True]
+
+
+def test_nothing_holds_a_queue_that_was_forgotten() -> None:
+    """Peers choose names: each would stay with all that it has."""
+    one = broker(durable=True)
+    restored(one, [0])
+    reader = subscribed(one)
+    one.store.loaded(ORDERS, queued_all([0]))
+    reader.settle(one, 0)
+    one.gone(reader, NOW, orderly=True)
+    queue = one.store.by_name[ORDERS]
+    assert one.store.forget(ORDERS)
+    assert not [holder for holder in gc.get_referrers(queue) if isinstance(holder, dict)]
