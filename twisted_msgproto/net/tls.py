@@ -354,10 +354,7 @@ class TlsConnection(BufferingTLSTransport):
         self._unread = b""
         self._tell_rest = None
         self.factory.large.pop(self, None)
-        call, self._next_turn = self._next_turn, None
-        if call is not None:
-            call.cancel()
-        super().connectionLost(reason)
+        super().connectionLost(reason)  # a turn that is to come does nothing
         self.transport.__dict__.pop("write", None)  # it refers to the transport
 
 
