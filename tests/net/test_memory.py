@@ -115,6 +115,15 @@ def test_what_a_peer_did_not_send_is_no_progress__NB_02() -> None:
     sender.hold(100_000)
     sender.hold(1_200_000)
     assert (heavy.cut, sender.cut) == (1, 0)
+    sender.hold(0)
+    for number in range(1, 9):  # and what it sent beside them is
+        sender.hold(400_000 * number, objects=200_000 * number)
+        world.wait(1)
+    assert sender.nbytes > SOFT and not sender.cut
+    while not sender.cut:
+        sender.hold(sender.nbytes + 1, objects=sender.nbytes + 1 - 1_600_000)
+        world.wait(LOOK_SECONDS)
+        assert world.clock.seconds() < 8 + 9
 
 
 @pytest.mark.parametrize("under_way", [0, 900_000])
