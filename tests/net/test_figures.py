@@ -320,6 +320,7 @@ def figures() -> dict[str, Any]:
     bridge = {"consumer": "spark", "state": "running", "updated_at": time.time()}
     bridge |= dict.fromkeys(("rows", "rows_per_second", "batches", "failed_batches"), 1)
     bridge |= dict.fromkeys(("gateways", "lag_rows", "oldest_age_seconds"), 1)
+    bridge["errors"] = {"price": 1}
     queue = dict.fromkeys(
         ("begin_offset", "end_offset", "stored_bytes", "left_bytes", "disk_free_bytes",
          "segments", "waiting_messages", "waiting_bytes", "stalled", "damaged_messages", "losses",
@@ -358,6 +359,7 @@ def test_every_metric_it_asks_for_is_one_of_a_gateway_with_the_labels_it_names()
     for family in text_string_to_metric_families(exposition(figures()).decode()):
         for sample in family.samples:
             labels.setdefault(sample.name, {"instance"}).update(sample.labels)
+    assert "column" in labels["msgproto_bridge_error_rows_total"]  # asked for by hand
     asked = json.loads(msgproto("status", "--grafana"))
     expressions = [
         (target["expr"], target["legendFormat"])
