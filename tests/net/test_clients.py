@@ -234,10 +234,19 @@ class ComebackTests(SynchronousTestCase):
     def test_the_time_of_what_is_done_again_runs_on(self) -> None:
         client = self.client()
         client.stand()
-        asked = client.ask("x", safe=True, seconds=10)
+        had: list[float] = []
+
+        def verb(session: Session, left: float) -> Deferred[str]:
+            had.append(left)
+            return session.ask("x")
+
+        asked = client.perform(verb, safe=True, seconds=10)
         self.clock.advance(8)
         client.lose()
         self.clock.advance(1)
+        client.stand()
+        self.assertEqual(had, [10, 1])
+        client.lose()
         self.assertNoResult(asked)
         self.clock.advance(1)
         self.failureResultOf(asked, TimedOut)
@@ -290,6 +299,9 @@ class ComebackTests(SynchronousTestCase):
         self.assertEqual(client.refuse(), 300)
         client.stand()
         client.lose()
+        self.assertEqual([client.refuse(), client.refuse()], [2, 4])
+        self.successResultOf(client.stopService())
+        client.startService()
         self.assertEqual(client.refuse(), 2)
 
     def test_a_session_which_the_server_ends_is_no_refusal(self) -> None:
