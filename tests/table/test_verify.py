@@ -239,6 +239,8 @@ def test_very_many_ranges_become_few_notes_which_cover_them() -> None:
     notes = gaps.notes(gaps.EXPIRED_PREFIX, {"g": ranges}, {})
     [covered] = gaps.noted(notes, gaps.EXPIRED_PREFIX).values()
     assert len(notes) == gaps.NOTES_MAX
+    # The narrowest gaps are closed.
+    assert gaps.sizes({"g": covered})["g"] == gaps.NOTES_MAX + (1000 - gaps.NOTES_MAX) ** 2
     # One that is next to another moves that one on.
     notes |= gaps.notes(gaps.EXPIRED_PREFIX, {"g": [(10**6 + 1, 10**6 + 5)]}, notes)
     assert len(notes) == gaps.NOTES_MAX

@@ -116,6 +116,14 @@ def test_the_server_lowers_the_version_and_none_below_1_is_there(hello, welcome)
     assert machine.outputs() == [welcome]
 
 
+@pytest.mark.parametrize("welcome", ["W0:", "W2:"])
+def test_the_client_takes_no_version_that_it_has_not_offered(welcome):
+    """UM-07."""
+    machine = Client(limits())
+    machine.hello()
+    refused(machine, welcome, code=5, reason="version")
+
+
 def test_hello_with_attachments_is_welcomed_when_they_are_there():
     """UM-06, UM-07."""
     machine = Server(limits())
