@@ -325,16 +325,10 @@ class _Files(pafs.FileSystemHandler):
         return pafs.FileInfo(path, pafs.FileType.Directory if there else pafs.FileType.NotFound)
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        base = selector.base_dir.strip("/") or None
+        # All below it: nobody asks for less, and a store has no folders.
         with _os_errors():
-            if selector.recursive:
-                found = [one for part in obstore.list(self._store, base) for one in part]
-                return [_described(one) for one in found]
-            listed = obstore.list_with_delimiter(self._store, base)
-        folders = [
-            pafs.FileInfo(path, pafs.FileType.Directory) for path in listed["common_prefixes"]
-        ]
-        return [*folders, *map(_described, listed["objects"])]
+            found = obstore.list(self._store, selector.base_dir.strip("/") or None)
+            return [_described(one) for part in found for one in part]
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """A folder is there as soon as something is in it."""
