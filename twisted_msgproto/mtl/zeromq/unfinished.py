@@ -173,10 +173,10 @@ class EveryUnfinished:
             for descriptor, seen in one.descriptors.items()
             if seen.weight
         ]
-        for *_, one, descriptor in sorted(found, key=itemgetter(0, 1, 2, 4)):
+        for _, weight, _, one, descriptor in sorted(found, key=itemgetter(0, 1, 2, 4)):
             if self.weight <= self._limit:
                 break
-            one.evict(descriptor)
+            one.end(descriptor, -weight, one.evicted)
 
 
 class Unfinished:
@@ -215,7 +215,7 @@ class Unfinished:
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
         self.buffered_max: int = (bounds.peer_messages + 2) * (message + SLACK_BYTES)
         self._every = every
-        self._evicted = evicted
+        self.evicted = evicted
         self._trusted = trusted
         self._cut_off = cut_off
         self._read_soon = read_soon
@@ -325,7 +325,7 @@ class Unfinished:
         # So much came before the ROUTER was read to its end, and no whole message was there.
         begun = min(came, noted[0]) if noted and self._had_its_turn(*noted[1:]) else 0
         if came > self.buffered_max or begun > self.largest:
-            self._cut(descriptor, seen, came, self._cut_off)
+            self.end(descriptor, came, self._cut_off)
             return
         seen.trusted = not seen.many and self._trusted(seen.name)
         if not seen.trusted:
@@ -342,15 +342,14 @@ class Unfinished:
         self._every.weight += weight - seen.weight
         seen.weight = weight
 
-    def evict(self, descriptor: int) -> None:
-        seen = self.descriptors[descriptor]
-        self._cut(descriptor, seen, seen.weight, self._evicted)
-
     def end(self, descriptor: int, nbytes: int, told: Callable[[str, int], None]) -> None:
         """End this connection for these bytes; if it stands, ``told(host, bytes)`` is called."""
         seen = self.descriptors.get(descriptor)
-        if seen is not None:
-            self._cut(descriptor, seen, nbytes, told)
+        self._forget(descriptor)
+        if not self.descriptors:
+            self._every.leave(self)
+        if seen is not None and shut_down(descriptor, seen.peer, at_once=True):
+            told(seen.peer[0], nbytes)
 
     def _heartbeats(self, now: TcpInfo, seen: Seen) -> int:
         """Return how many bytes may be heartbeats: they are answered, and they are few."""
@@ -363,15 +362,6 @@ class Unfinished:
         """Whether a whole message that was there when so much had been read was read by now."""
         connections = len(self.descriptors) + self._gone
         return self._ends > ends or self._read - read > ROUNDS * connections + ACTIVATION_READS
-
-    def _cut(
-        self, descriptor: int, seen: Seen, nbytes: int, told: Callable[[str, int], None]
-    ) -> None:
-        self._forget(descriptor)
-        if not self.descriptors:
-            self._every.leave(self)
-        if shut_down(descriptor, seen.peer, at_once=True):
-            told(seen.peer[0], nbytes)
 
 
 # ── What peers do not read ────────────────────────────────────────────────────────────────────────
