@@ -573,7 +573,7 @@ def serve(
     sink, owned = sink_of(sink, queue, factory, reactor)
     control = [at] if isinstance(at, str) else list(at)
     somewhere(control)
-    for address in (*control, *([] if data is None else [data])):
+    for address in control:
         check_address(address)
     if data is None:
         data = data_endpoint(control)

@@ -92,6 +92,8 @@ class Watched:
     refused: Callable[[str], None] = staticmethod(lambda text: None)
     ended: Callable[[], None] = staticmethod(lambda: None)
     monitor: Any
+    socket: Any
+    _readSoon: Callable[[], None]
     curved = False
     _failed = False  # the last hand-shake has
     _shaken = False
@@ -121,8 +123,7 @@ class Watched:
         A server that sends a message without an end is cut off, because libzmq keeps such a message
         in memory.
         """
-        socket: Any = self
-        self.unfinished: Unfinished = Unfinished(every, bounds, self._cutOff, socket._readSoon)
+        self.unfinished: Unfinished = Unfinished(every, bounds, self._cutOff, self._readSoon)
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 
     def _cutOff(self, host: str, nbytes: int) -> None:
@@ -140,8 +141,7 @@ class Watched:
             self.refused, self.ended = Watched.refused, Watched.ended
             self.monitor.readAll()
         if not self._shaken:  # whom what waits is for is not there: its end would hold us up
-            socket: Any = self
-            socket.socket.set(zmq.LINGER, 0)
+            self.socket.set(zmq.LINGER, 0)
         self.unfinished.shutdown()
         super().shutdown()  # type: ignore[misc]
 
@@ -357,7 +357,7 @@ class ConnectionAdmission:
 
 def failed_hand_shake(error: int, curve: bool) -> str:
     """Return what is wrong with a peer whose hand-shake ended with this error of libzmq's."""
-    if error == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+    if error == MISMATCH:
         return (
             "it has no CURVE keys, and --curve-key wants them"
             if curve
