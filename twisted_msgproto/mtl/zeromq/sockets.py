@@ -263,7 +263,6 @@ class ConnectionAdmission:
         self._limit = limit
         self._per_address = per_address
         self._turned_away = turned_away
-        self._addresses: Counter[str] = Counter()
         self._listeners: dict[int, object] = {}  # by descriptor
         self._failing: dict[object, str] = {}  # by listener: why its next connection ends
         self.strangers: Strangers = Strangers(self._tell)
@@ -310,11 +309,7 @@ class ConnectionAdmission:
     def _forget(self, descriptor: int, reason: str | None = LEFT) -> None:
         self._listeners.pop(descriptor, None)
         self.strangers.ended(descriptor, reason)
-        address = self.connections.pop(descriptor, "")
-        if address:
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
+        self.connections.pop(descriptor, None)
 
     def _accepted(self, descriptor: int, endpoint: str, listener: object) -> None:
         address = ""
@@ -331,8 +326,6 @@ class ConnectionAdmission:
                         self._turned_away(limit)
                         return
                     self.connections[descriptor] = address
-                    if address:
-                        self._addresses[address] += 1
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 return  # nobody can look whose it is
@@ -350,7 +343,8 @@ class ConnectionAdmission:
     def _exceeded(self, address: str) -> str:
         if len(self.connections) >= self._limit:
             return "connections"
-        if address and self._per_address and self._addresses[address] >= self._per_address:
+        most = self._per_address
+        if address and most and [*self.connections.values()].count(address) >= most:
             return "connections-per-address"
         return ""
 
