@@ -61,7 +61,7 @@ def line(key: str, number: int) -> str:
 
 
 class Senders:
-    """Both protocols, all the time, each message with a key of its own."""
+    """Both protocols, again and again, each message with a key of its own."""
 
     def __init__(self, launch: Launcher, gateway: Launched) -> None:
         self.acknowledged: dict[str, str] = {}
@@ -76,7 +76,7 @@ class Senders:
 
     def _send(self, protocol: str) -> None:
         first = 0
-        while not self._stop.is_set():
+        while not self._stop.wait(0.5):
             keys = [f"{protocol}-{number}" for number in range(first, first + 200)]
             lines = [line(key, int(key.rpartition("-")[2])) for key in keys]
             words = ("send", protocol, self._addresses[protocol])
