@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -111,7 +112,9 @@ def test_messages_in_a_newer_segment_than_that_of_the_published_end_are_seen(
     assert (is_unpublished(place), len(rows(place))) == (False, 2)
 
 
-def test_a_queue_that_a_process_has_is_held_and_not_mended(tmp_path: Path) -> None:
+def test_a_queue_that_a_process_has_is_held_and_not_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held, left, inside = (tmp_path / name for name in ("1", "2", "1/x"))
     for place in (left, inside):
         a_queue(place, 1)
@@ -128,6 +131,15 @@ def test_a_queue_that_a_process_has_is_held_and_not_mended(tmp_path: Path) -> No
     writer.close()
     a_queue(tmp_path, 1)  # that of a gateway which had the directory alone once
     assert unheld(left) == [str(tmp_path), str(held)]
+    shown = os.listdir
+
+    def listed(path: str) -> list[str]:
+        if Path(path) == tmp_path:
+            raise PermissionError(errno.EACCES, "it may be passed through alone", path)
+        return shown(path)
+
+    monkeypatch.setattr(os, "listdir", listed)
+    assert unheld(held) == [str(inside)]
 
 
 def test_a_broker_of_a_queue_is_seen(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Encoded:
     nbytes: int
     runs: int
     crc: int
-    envelopes: int = 0
+    envelopes: int
     """Messages for a broker's queue."""
 
 
