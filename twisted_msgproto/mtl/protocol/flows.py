@@ -264,7 +264,7 @@ class FlowLink(Link):
         that are rejected are not, and a server that only writes could make us keep millions.
         """
         super()._settle()
-        if not self._following and not self._ended and self.wire.unread > self._unread_max:
+        if not self._following and not self._ended and self.wire.socket.unread > self._unread_max:
             self._follow(self.machine.suspend("the server does not read what it is sent"))
 
     def sendSoon(self) -> None:
@@ -602,7 +602,7 @@ class MtlWriter(MtlFlow):
         try:
             table = encode_table(properties) if properties else EMPTY
             contents = [(resource, table, body) for body in bodies]
-            numbers = link.machine.send(contents, link.now(), link.wire.unreadBytes)
+            numbers = link.machine.send(contents, link.now(), link.wire.socket.unreadBytes)
         except ValueError as error:
             return fail(error)
         link.sendSoon()

@@ -169,14 +169,6 @@ class DealerWire(Wire):
         return str(self.socket.trouble)
 
     @property
-    def unread(self) -> int:
-        return int(self.socket.unread)
-
-    @property
-    def unreadBytes(self) -> int:
-        return int(self.socket.unreadBytes)
-
-    @property
     def output(self) -> Any:
         return self.socket
 
@@ -186,7 +178,7 @@ class DealerWire(Wire):
         self.socket.sendAll(outputs)
 
     def close(self, fault: bool) -> None:
-        if self.unread:
+        if self.socket.unread:
             self._look = self._clock.callLater(UNREAD_LOOK_SECONDS, self._lookUnread)
         else:
             self._closed()
