@@ -474,11 +474,16 @@ class Commands(TestCase):
     async def test_a_topic_which_the_server_ends_ends_recv_with_an_error__HO_08(self):
         async with self.serving() as server, connect(server.addresses[0]) as session:
             options = RecvOptions(endpoint=server.addresses[0], destination="news")
-            receiving = Deferred.fromCoroutine(command.recv(reactor, options, lambda message: None))
+            shown = []
+            receiving = Deferred.fromCoroutine(command.recv(reactor, options, shown.append))
             while not await session.remote.publish("news", "a"):
                 pass
             for live in list(self.factory.liveConnections):
+                live.setAttribute("place", "here")
+                live.unsetAttribute("place")
                 for topic in list(live.link.topics.published.values()):
                     topic.close()
             with self.assertRaises(PeerError):
                 await receiving
+            bodies = [message.body for message in shown if message.destination == "place"]
+            self.assertEqual(bodies, [b"here", None])
