@@ -158,6 +158,7 @@ def test_rates_are_those_of_each_sample_and_a_sample_without_messages_has_no_lat
     kept = Kept()
     kept.tick(50)
     kept.tick()
+    assert kept.history.figures()["at"] == [5_000_000, 10_000_000]  # µs
     columns = kept.history.figures()["protocols"]["umq"]
     assert columns["messages_per_second"] == [10.0, 0.0]
     assert columns["bytes_per_second"] == [1000.0, 0.0]

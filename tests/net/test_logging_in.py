@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import hmac
 import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -19,18 +21,19 @@ from twisted.cred.checkers import (
     ICredentialsChecker,
     InMemoryUsernamePasswordDatabaseDontUse,
 )
-from twisted.cred.credentials import IUsernamePassword
+from twisted.cred.credentials import CramMD5Credentials, IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.plugins.cred_unix import UNIXChecker
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
 from tests.tools.processes import Launcher
 from twisted_msgproto.net.authentication import (
     Authentication,
     IdentityRealm,
+    PasswordFile,
     portal_over,
     throttle,
 )
@@ -643,3 +646,20 @@ def test_the_right_password_gets_in_whatever_others_do(
             assert line == 3
     assert town.throttle.deadline == inf
     town.check_all_is_free()
+
+
+class Files(TestCase):
+    async def test_what_shows_no_password_is_checked_against_plain_ones_alone(self) -> None:
+        file = Path(self.mktemp())
+        file.write_text("old:plain\n")
+        checker = PasswordFile(file)
+        for user, secret, fits in (("old", b"plain", 1), ("old", b"x", 0), ("nobody", b"plain", 0)):
+            shown = CramMD5Credentials()
+            challenge = shown.getChallenge()
+            shown.username = user.encode()
+            shown.response = hmac.new(secret, challenge, "md5").hexdigest().encode()
+            if fits:
+                self.assertEqual(await checker.requestAvatarId(shown), b"old")
+            else:
+                with self.assertRaises(UnauthorizedLogin):
+                    await checker.requestAvatarId(shown)

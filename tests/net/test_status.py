@@ -143,7 +143,9 @@ class Figures(Served):
         peer = await self.peer(self.server_port)
         peer.transport.write(WINDOW + EVENT)  # type: ignore[union-attr]
         await peer.until(ACK)
+        before = time.time_ns() // 1000
         figures = await self.figures()
+        self.assertTrue(before <= figures["at"] <= time.time_ns() // 1000)
         shown = figures["protocols"]["lumberjack"]
         self.assertEqual(shown["connections"], 1)
         self.assertEqual(sum(shown["states"].values()), 1)

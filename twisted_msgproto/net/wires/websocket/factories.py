@@ -299,15 +299,13 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def origin_of(text: str) -> str:
-    """Return an origin with its port spelled out; ValueError if it is none."""
+    """Return an origin with its port spelled out, to be compared; ValueError if it is none."""
     if text.lower() == "null":
         return "null"
     parts = urlsplit(text)
     scheme, host = parts.scheme.lower(), parts.hostname
     if not scheme or not host or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"{text!r} is no origin")
-    if ":" in host:
-        host = f"[{host}]"
     return f"{scheme}://{host}:{parts.port or _DEFAULT_PORTS.get(scheme, '')}"
 
 
