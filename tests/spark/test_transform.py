@@ -311,6 +311,15 @@ def test_what_cannot_be_a_table_is_one_line(schema: st.StructType, text: str) ->
             "(executor driver): org.apache.spark.SparkException: Python worker exited\n\tat org.x",
             "the batch failed: Python worker exited",
         ),
+        (
+            "An error occurred while calling o5.count.\n: org.apache.spark.SparkException: Task "
+            "failed: java.net.UnknownHostException: store\n\tat org.x",
+            "the batch failed: UnknownHostException: store",
+        ),
+        (
+            "An error occurred while calling o5.count.\n: java.lang.StackOverflowError\n\tat org.x",
+            "the batch failed: java.lang.StackOverflowError",
+        ),
     ],
 )
 def test_what_spark_says_about_a_failed_job_is_cut_to_a_line__TB_11(text: str, line: str) -> None:

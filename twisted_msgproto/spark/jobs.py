@@ -37,8 +37,13 @@ PYTHON_ERROR = re.compile(
 )
 """Spark indents what a worker said that could not start."""
 
-JAVA_ERROR = re.compile(r"\n: .*\b(?:java|org|scala)\.[\w.$]+: (?P<error>.+)")
-"""Below the call that py4j names stands the error; what caused it comes last in its line."""
+JAVA_ERROR = re.compile(
+    r"\AAn error occurred while calling .+\n"
+    r": (?:.*\b(?:java|org|scala)\.(?=[\w.$]+: .)(?:\w+\.)*(?:SparkException: )?)?(?P<error>.+)"
+)
+"""Below the call that py4j names stands the error; what caused it comes last in its line, where the
+kind alone may be all that is said.
+"""
 
 Tasks = Sequence[Sequence[Range]]
 
