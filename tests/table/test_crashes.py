@@ -137,7 +137,7 @@ def do_maintain(scene: Upkeep, table: Table) -> object:
     return table.maintain()
 
 
-ERASED = [(0, 1), (4, 7), (20, 21)]
+ERASED = [(0, 1), (4, 6), (20, 21)]
 
 Work = Callable[[Upkeep, Table], object]
 

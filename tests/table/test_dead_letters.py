@@ -281,6 +281,7 @@ def test_a_gateway_that_goes_while_a_batch_is_halved_keeps_its_rows(
 # -- the main table decides, the dead letters follow -----------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", POWERS)
 def test_killed_before_any_step_each_row_is_once_in_one_of_both(
     tmp_path: Path, power: str, pytestconfig: pytest.Config
