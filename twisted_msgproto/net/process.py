@@ -67,16 +67,12 @@ def share_processor() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
-def keep_freed_memory() -> bool:
-    """Ask the C library to keep what this process frees, up to :data:`KEPT_BYTES`; False without
-    glibc.
-    """
-    try:
+def keep_freed_memory() -> None:
+    """Ask glibc, where it is, to keep what this process frees, up to :data:`KEPT_BYTES`."""
+    with suppress(AttributeError, OSError, TypeError):  # TypeError: Windows has no such library
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no such library
-        return False
-    settings = ((_MMAP_THRESHOLD, HEAP_BYTES_MAX), (_TRIM_THRESHOLD, KEPT_BYTES))
-    return all([mallopt(name, nbytes) == 1 for name, nbytes in settings])
+        mallopt(_MMAP_THRESHOLD, HEAP_BYTES_MAX)
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def give_back_memory() -> None:
