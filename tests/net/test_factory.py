@@ -388,6 +388,8 @@ def test_a_header_with_extensions_is_read_and_not_kept__NB_02(extra: int) -> Non
     transport = served.receives(binary(extra) + bytes(extra // 2), bytes(extra - extra // 2), EVENT)
     assert transport.connected
     assert [batch.peer for batch in sink.batches] == ["192.0.2.9:1"]
+    for at in range(1, len(binary(0))):  # wherever a read ends
+        assert served.receives(binary(0)[:at], binary(0)[at:] + EVENT).connected
 
 
 def test_a_fault_of_the_server_is_not_the_proxys() -> None:
