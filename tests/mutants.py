@@ -37,6 +37,7 @@ MORE = {
     "net": "test_gateway test_gateway_own test_gateway_access test_several_gateways test_registry "
     "mtl/test_authentication umq/test_topics cli/test_status cli/test_no_permission",
     "queue": "spark/test_report",
+    "spark": "table/test_dead_letters",
     "table": "cli/test_table",
 }  # room → tests elsewhere, to which protocols and commands lend themselves, of what it has
 PROCESSES = "tests/tools/processes.py"  # whoever runs this starts some
