@@ -21,7 +21,7 @@ from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.broker import SenderBackpressure, ServedQueues, broker_of, persistence
-from twisted_msgproto.queue import OS_DISK
+from twisted_msgproto.queue import OS_DISK, broker_files
 from twisted_msgproto.testing import BrokenDisk
 
 reactor: Any = installed
@@ -181,6 +181,14 @@ class Keeps(TestCase):
         self.assertEqual(broker.store.snapshot()["broker_unreadable"], 0)
         self.assertEqual(len([line for line in lines if "cannot be read now" in line]), 1)
         self.assertIn("cannot read", sink.writer.unreadable)
+        load, failures = broker_files.BrokerState.load, [MemoryError()]
+
+        def once_more(state: Any, message_ids: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return load(state, message_ids)
+
+        self.patch(broker_files.BrokerState, "load", once_more)
         disk.heal()
         while len(reader.messages) < 40:
             await deferLater(reactor, 0.01)
