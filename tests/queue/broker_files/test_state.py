@@ -241,7 +241,7 @@ def test_what_was_settled_last_is_written_when_a_broker_is_closed() -> None:
     world.close()
     world.unsure.clear()
     world.open()
-    assert world.there == {}
+    assert (world.there, world.lines) == ({}, [])
 
 
 def test_a_closed_broker_leaves_no_file_open() -> None:
