@@ -80,9 +80,11 @@ def test_check_names_file_and_rule_and_key_and_remedy(
 def test_check_says_where_users_prove_nothing(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("ada:secret\n")
     file = tmp_path / "gateway.toml"
-    rules = "[[access]]\nallow = '*'\n" * 2 + "user = 'ada'\nprotocol = ['sabc', 'micromsg2']\n"
-    others = "[sabc]\n[micromsg2]\n[lumberjack]\n"
-    file.write_text(f"{rules}[umq]\nauth = 'file:{tmp_path}/users'\n{others}")
+    file.write_text(
+        "[[access]]\nallow = '*'\nuser = 'ada'\nprotocol = ['sabc', 'micromsg2']\n"
+        "[[access]]\nallow = '*'\n"
+        f"[umq]\nauth = 'file:{tmp_path}/users'\n[sabc]\n[micromsg2]\n[lumberjack]\n"
+    )
     told = [
         line
         for line in msgproto("check", "--file-only", file).splitlines()
