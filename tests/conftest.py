@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addoption(f"--{name}", type=int, help=text)
     text = "where the fresh worlds, streams and examples of this run begin"
     parser.addoption("--seed", type=int, help=text)
-    text = "nothing is fresh: what is random is the same in every run, and half of it"
+    text = "nothing is fresh: what is random is the same in every run"
     parser.addoption("--same", action="store_true", help=text)
 
 
@@ -97,11 +97,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CpuByFile())
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, java_classes.options())
-    long, same = config.getoption("--long"), config.getoption("--same")
+    long = config.getoption("--long")
     for name, number in (LONG if long else SHORT).items():
         if config.getoption(name) is None:
-            setattr(config.option, name, number // 2 if same and not long else number)
-    if config.option.seed is None and not same:
+            setattr(config.option, name, number)
+    if config.option.seed is None and not config.getoption("--same"):
         seed = os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(10**9)))
         config.option.seed = int(seed)
     if config.option.seed is not None:

@@ -1,6 +1,6 @@
 """Many gateways: real Flight endpoints, a tenth of which dies and comes back.
 
-``./run test`` has 200 of them, half with ``--same``, and ``./run long`` a thousand.
+``./run test`` has 200 of them, ``./run long`` a thousand.
 """
 
 from __future__ import annotations

@@ -201,7 +201,6 @@ SHORT = {"worlds": 200, "fuzz": 5_000, "gateways": 200, "states": 40}
 """Option → how many: simulated worlds a protocol, spoiled streams a decoder, gateways of a bridge,
 examples of a state machine.
 
-With ``--same`` there are half of them, but for what is planted.
 The simulator's rarest planted bug shows in world 181 of the 200, the fuzzers' rarest
 fault in stream 1,918.
 """
