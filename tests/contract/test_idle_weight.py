@@ -56,6 +56,7 @@ KINDS: dict[str, tuple[Callable[[Any], Any], tuple[bytes, ...]]] = {
 def weight(make: Callable[[], object], count: int = SESSIONS) -> float:
     """How many bytes one of the things weighs that ``make`` makes."""
     kept = [make() for _ in range(5)]  # what all share is made now
+    gc.collect()
     gc.freeze()  # what other tests have left takes half a second of each collection
     tracemalloc.start()
     try:

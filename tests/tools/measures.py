@@ -95,6 +95,7 @@ class Turns:
 def watched_turns() -> Iterator[Turns]:
     """Measure every turn of every connection that begins in the block, and check them."""
     turns = Turns()
+    gc.collect()
     gc.freeze()  # what other tests have left is not looked through in these turns
     with mock.patch.object(SessionFactory, "turnWatch", TurnWatch(-1.0, turns.taken)):
         yield turns

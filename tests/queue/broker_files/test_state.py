@@ -327,7 +327,8 @@ def test_what_is_settled_is_written_anew_when_half_of_it_matters_no_longer(
         world.settle_some(0.9)
         world.tend()
         lengths.append(len(world.disk.bytes_of(SETTLED)))
-    assert 1 <= sum(after <= before for before, after in pairwise(lengths)) < 12  # it grows by half
+    assert any(after < before for before, after in pairwise(lengths))
+    assert sum(after <= before for before, after in pairwise(lengths)) < 12  # it grows by half
     assert max(lengths) < 2000
     world.crash(power=True)
 
