@@ -159,7 +159,7 @@ async def drive(
     load: Load, command: ModuleType, options: SendOptions, arguments: SimpleNamespace
 ) -> None:
     """Have all clients send; what one of them fails with is counted, and the others go on."""
-    from twisted.internet.defer import Deferred, gatherResults
+    from twisted.internet.defer import CancelledError, Deferred, gatherResults
 
     from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
     from twisted_msgproto.core.reasons import reason
@@ -173,6 +173,8 @@ async def drive(
             await patience.run(command.send(load.clock, options, patience, patience))
         except (ConfigurationError, LimitExceeded, ModuleNotFoundError):
             raise  # it is the same for every client
+        except CancelledError:
+            return  # Ctrl-C, of which ``run`` tells
         except Exception as error:
             load.errors[
                 reason(error, options.endpoint, served=bool(load.counted.messages_acknowledged))
