@@ -248,6 +248,60 @@ def test_rewind_and_derive_ask_a_queue_on_another_machine(landed: Landed, tmp_pa
     landed.msgproto("verify")
 
 
+@pytest.fixture
+def configured(landed: Landed, tmp_path: Path) -> Path:
+    """Two messages more, which are JSON, and a file with a table for them."""
+    landed.gateway.put(2, day=1, body=b'{"n": %d}'.__mod__)
+    land(landed.table, landed.gateway)
+    file = tmp_path / "bridge.toml"
+    places = f"queue = '{landed.queue}'\n[[table]]\nlocation = '{tmp_path}/typed'\n"
+    file.write_text(f"{places}name = 'made'\ncolumns = {{ n = 'int' }}\n")
+    return file
+
+
+def test_columns_are_proposed_and_tried_out(landed: Landed, configured: Path) -> None:
+    proposed = landed.msgproto("columns")
+    assert proposed.startswith("# proposed from 23 rows\n[table.columns]\n")
+    assert json.loads(landed.msgproto("columns", "--json")) == {"columns": proposed[:-1]}
+    tried = ("columns", "--config", str(configured))
+    assert landed.msgproto(*tried).splitlines() == [
+        "made: 23 rows, 21 errors",
+        "made: body: 21 errors, as: the body is not JSON",
+        "made: n: 0 errors, 2 values",
+    ]
+    facts = json.loads(landed.msgproto(*tried, "--try", "22", "--json"))
+    assert (facts["table"], facts["rows"]) == ("made", 22)
+    assert (facts["values"], facts["errors"]) == ({"n": 1}, {"": 21})
+    for words in (["columns", "--try", "5"], [*tried, "--try", "0"]):
+        assert "--try is a whole number from 1" in landed.msgproto(*words, status=2)
+    configured.write_text(configured.read_text().replace("columns = { n = 'int' }", ""))
+    assert "no table has [table.columns]" in landed.msgproto(*tried, status=2)
+
+
+def test_derive_says_what_it_has_made(landed: Landed, configured: Path) -> None:
+    typed = f"{configured.parent}/typed"
+    words = ("--config", str(configured))
+    *parts, made = landed.msgproto("derive", "made", *words).splitlines()
+    assert parts == [
+        "part 1 of 2, 2023-11-15: 11 rows, 0 left out, 11 errors",
+        "part 2 of 2, 2023-11-16: 12 rows, 0 left out, 10 errors",
+    ]
+    assert made == f"{typed} version 4: 23 rows, made of version 5; a bridge goes on with it"
+    made = landed.msgproto("derive", typed, *words)
+    assert made == f"{typed} version 4: 23 rows, made already; a bridge goes on with it\n"
+    text = configured.read_text()
+    configured.write_text(text.replace("typed", "again"))
+    facts = json.loads(landed.msgproto("derive", "made", *words, "--json"))
+    assert facts == {"version": 4, "of": 5, "rows": 23, "left_out": 0, "errors": {"": 21}}
+    for changed, line in (
+        (text.replace("made", "other"), "no [[table]] without a transform has the name or loc"),
+        (text.replace("columns = { n = 'int' }", "transform = 'a:b'"), "no [[table]] without a"),
+        (text.replace("typed", "table/in"), f"{landed.location} and {landed.location}/in lie in"),
+    ):
+        configured.write_text(changed)
+        assert line in landed.msgproto("derive", "made", *words, status=2)
+
+
 def test_every_action_on_an_object_store(tmp_path: Path, store: Store) -> None:
     landed = Landed(tmp_path, store.new_location(), store.options)
     queue = ("--queue", landed.queue)

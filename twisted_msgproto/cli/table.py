@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from twisted_msgproto.queue.interface import Queue
     from twisted_msgproto.spark.configuration import BridgeOptions
     from twisted_msgproto.table.delta_table import Table
+    from twisted_msgproto.table.derive import Derived, Tried
     from twisted_msgproto.table.proof import Report
 
 WRONG = 1
@@ -438,11 +439,16 @@ def _columns(arguments: SimpleNamespace) -> int:
     for name, shape in shapes.items():
         tried = try_out(shape, raw_rows(table, number or ROWS))
         if arguments.json:
-            print(json.dumps({"table": name, **asdict(tried)}))
+            print(json.dumps({"table": name, **_counted(tried)}))
             continue
         for line in tried_lines(name, shape, tried):
             print(line)
     return 0
+
+
+def _counted(found: Tried | Derived) -> dict[str, object]:
+    """Return the fields; asdict would make tuples of a Counter's keys."""
+    return {one.name: getattr(found, one.name) for one in fields(found)}
 
 
 @action("derive", "make a table with columns of a raw table's rows; a bridge goes on with it")
@@ -504,7 +510,7 @@ def _derive(arguments: SimpleNamespace) -> int:
         say=(lambda line: None) if arguments.json else _tell,
     )
     if arguments.json:
-        print(json.dumps(asdict(done)))
+        print(json.dumps(_counted(done)))
         return 0
     made = f"made of version {done.of}" if done.of else "made already"
     print(
