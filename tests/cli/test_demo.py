@@ -4,9 +4,13 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pyarrow as pa
@@ -14,8 +18,8 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.tools import tables
-from tests.tools.processes import Launched, Launcher, command_of, descendants, msgproto, wait_gone
-from twisted_msgproto.cli import demo
+from tests.tools.processes import Launcher, command_of, descendants, msgproto, wait_gone
+from twisted_msgproto.cli import demo, main
 from twisted_msgproto.cli.demo import (
     SHOWN,
     Count,
@@ -116,17 +120,131 @@ def test_a_directory_which_cannot_be_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_a_process_that_fails_is_shown_with_the_end_of_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+BRIDGE = """
+import sys, time
+from pathlib import Path
+from tests.tools.tables import Gateway, Table, land_gateways
+queue, place = map(Path, sys.argv[3::2])
+table = Table.open(place)
+while True:
+    land_gateways(table, Gateway.at(queue))
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
+    """A demo of two protocols, whose three servers are real, without Spark."""
+    from twisted_msgproto.spark.landed_table import LandedTable
+
+    started = subprocess.Popen
+
+    def bridged(code: str) -> list[Any]:
+        """Run this as the bridge; returns what will have its process."""
+        bridges = []
+
+        def popen(command: list[str], **options: Any) -> Any:
+            if command[3] != "bridge":
+                return started(command, **options)
+            bridges.append(started([sys.executable, "-c", code, *command[3:]], **options))
+            return bridges[0]
+
+        monkeypatch.setattr(demo.subprocess, "Popen", popen)
+        return bridges
+
+    monkeypatch.setattr(
+        demo, "shown_protocols", lambda: {name: PROTOCOLS[name] for name in ("lumberjack", "sabc")}
+    )
+    monkeypatch.setattr(
+        demo, "landed_by_spark", lambda table, _, *of: landed_since(LandedTable(table), *of)
+    )
+    monkeypatch.setattr("twisted_msgproto.cli.progress.PLAIN_SECONDS", 0)
+    return bridged
+
+
+def test_each_step_is_told_until_all_of_this_run_has_landed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    quick: Callable[[str], list[Any]],
 ) -> None:
-    monkeypatch.setattr(demo, "gateway_file", lambda queue, protocols: "[nonsense]")
+    """What an earlier run has left in the directory, in the table or not, is not counted."""
+    bridges = quick(BRIDGE)
+    earlier = tables.Gateway(tmp_path / "queue")
+    tables.land_gateways(tables.create_table(tmp_path / "table"), earlier)
+    earlier.put(2)
+    sleep, shown = time.sleep, list[str]()
+
+    def slept(seconds: float) -> None:
+        shown.append(capsys.readouterr().out)
+        if "go on" in shown[-1]:
+            bridges[0].kill()
+        sleep(seconds)
+
+    monkeypatch.setattr(demo.time, "sleep", slept)
+    assert main(["demo", "--keep", str(tmp_path), "--messages", "3", "--keep-running"]) == 1
+    ended = "the bridge process ended with status -9; its log "
+    assert capsys.readouterr().err.startswith(f"msgproto demo: {ended}")
+    told = re.sub(r"\n +\d+\.\d s: .* in the table(?=\n  )", "", "".join(shown))
+    address = r"127\.0\.0\.1:\d+"
+    for line in (
+        "gateway: a server each for lumberjack, sabc, one queue",
+        f"  lumberjack listening on tcp:{address}",
+        f"  sabc listening on tcp:{address} and ws://{address}",
+        f"live page: (http://{address}/)",
+        r"bridge: Spark starts \(some seconds\) and follows the queue",
+        "clients: 3 messages of each protocol",
+        r" +\d+\.\d s: 6 of 6 on disk, [68] in the table",
+        r"table: read back by Spark \(some seconds to start\) and by pyarrow\n",
+        "read back from the table:\n",
+        "protocol +sent +acknowledged +landed\n─{52}",
+        "lumberjack +3 +3 +3",
+        "sabc +3 +3 +3\n─{52}",
+        "total +6 +6 +6\n",
+        "sent = acknowledged = landed: 6, each exactly once",
+        r"\(by Spark and by pyarrow, which read the table on their own\)\n",
+        "one row of each protocol:\n",
+        "protocol  .* body",
+        r"lumberjack  json .*\d\d:\d\d:\d\d\.\d{3}  {\"number\": 0, \"text\": \"x{12}…",
+        r"sabc        request .* anonymous .*:\d\d\.\d{3}  {\"number\": 0, .*…\n\ntable: ",
+    ):
+        found = re.match(f"{line}\n?", told)
+        assert found is not None, (line, told)
+        told = told[found.end() :]
+    [page] = re.findall(r"live page: (\S+)", "".join(shown))
+    going = f"\nThe gateway and the bridge go on: {page} is their page. Ctrl-C ends them.\n"
+    assert told.endswith(going)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        (
+            "gateway_file",
+            lambda queue, protocols: "[nonsense]",
+            "the gateway process ended with status 2; its log .*: unknown table .nonsense",
+        ),
+        ("START_SECONDS", 0.0, "the gateway process does not listen after 0 s; its log"),
+        ("STILL_SECONDS", 0.0, "nothing has moved for 0 s: 0 on disk, 0 landed; the logs are in"),
+        ("MESSAGES", 1, "the bridge process ended with status 1; its log .*\n  no Java"),
+    ],
+)
+def test_what_fails_is_told_with_the_end_of_its_log(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quick: Callable[[str], list[Any]],
+    name: str,
+    value: object,
+    line: str,
+) -> None:
+    quick("import time; time.sleep(1); raise SystemExit('no Java')")
+    monkeypatch.setattr(demo, name, value)
     told = msgproto("demo", "--keep", tmp_path, status=1)
-    assert "\nmsgproto demo: the gateway process ended with status 2" in told
-    assert "unknown table [nonsense]" in told
+    assert re.search(f"(?s)\nmsgproto demo: {line}", told), told
 
 
-def counts_of(ended: Launched) -> list[tuple[int, ...]]:
-    rows = re.findall(r"^(?:\w+) +([\d,]+) +([\d,]+) +([\d,]+)$", ended.output, re.MULTILINE)
+def counts_of(told: str) -> list[tuple[int, ...]]:
+    rows = re.findall(r"^(?:\w+) +([\d,]+) +([\d,]+) +([\d,]+)$", told, re.MULTILINE)
     return [tuple(int(number.replace(",", "")) for number in row) for row in rows]
 
 
@@ -159,7 +277,7 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
     assert ended.wait(seconds=60) == 0, ended.output
     assert [command_of(pid) for pid in left if not wait_gone(pid)] == []
     total = 200 * len(names)
-    assert counts_of(ended) == [(200, 200, 200)] * len(names) + [(total, total, total)]
+    assert counts_of(ended.output) == [(200, 200, 200)] * len(names) + [(total, total, total)]
     landed = Counter(table.read(["protocol"])[0].to_pylist())
     assert landed == {**dict.fromkeys(names, 200), "lumberjack": 257}
     assert table.duplicates() == []

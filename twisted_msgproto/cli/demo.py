@@ -229,8 +229,9 @@ class Demo:
     def _stay(self, page: str, servers: list[Child]) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             # Whoever reads the line may press Ctrl-C before the next statement runs.
-            print(f"\nThe gateway and the bridge go on: {page} is their page. Ctrl-C ends them.")
-            sys.stdout.flush()
+            self._say(
+                f"\nThe gateway and the bridge go on: {page} is their page. Ctrl-C ends them."
+            )
             while True:
                 for server in servers:
                     self._must_run(server)
