@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_no_more()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno not in OUTPUT_FULL or error.filename is not None:
+        if error.errno not in OUTPUT_FULL:
             raise
         print_no_more()
         return fail("msgproto", f"cannot write the output: {error.strerror}")

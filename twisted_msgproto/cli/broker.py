@@ -135,16 +135,12 @@ class StoppedBroker:
 
         self._queues: dict[QueueName, Waiting] = {}
         self._log = SegmentLog(directory)
-        try:
-            for line in self._log.recovery.lines:
-                _report(line)
-            self._state = None
-            if has_broker(directory):
-                self._state = BrokerState(self._log, report=_report)
-                self._queues = self._state.restored()
-        except BaseException:
-            self._log.close()
-            raise
+        for line in self._log.recovery.lines:
+            _report(line)
+        self._state = None
+        if has_broker(directory):
+            self._state = BrokerState(self._log, report=_report)
+            self._queues = self._state.restored()
 
     def close(self) -> None:
         try:
