@@ -514,12 +514,16 @@ def test_mend_refuses_what_is_no_queue_or_anothers_and_goes_on(
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "identity").write_text("?")
     made_queue(tmp_path / "2", 0)
+    [segment] = (tmp_path / "2").glob("*.segment")
+    with segment.open("ab") as file:
+        file.write(b"torn")
     writer = QueueWriter(tmp_path / "3")
     writer.broker().close()
     writer.close()
-    first, second, third, broker = msgproto("queue", "mend", tmp_path, status=1).splitlines()
+    first, second, cut, third, broker = msgproto("queue", "mend", tmp_path, status=1).splitlines()
     assert first.startswith(f"{tmp_path / '1'}: refused: no queue in")
     assert second == f"{tmp_path / '2'}: mended, readers see it up to offset 3"
+    assert cut == f"{tmp_path / '2'}: cut 4 bytes of an unfinished record from {segment}"
     assert third.startswith(f"{tmp_path / '3'}: mended")
     assert "its broker's queues wait until a gateway has it again" in broker
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import re
@@ -79,9 +80,18 @@ def test_an_unknown_sub_command_is_one_line() -> None:
     ("error", "told"),
     [
         (ConfigurationError("no\nsuch  port"), "msgproto demo: no such port\n"),
+        (
+            OSError(errno.ENOSPC, "no space", "f"),
+            "msgproto demo: cannot use f: no space; make room there, or name another place\n",
+        ),
+        (
+            ModuleNotFoundError("No module named 'pyspark'", name="pyspark"),
+            "msgproto demo: pyspark is not installed: pip install 'twisted-msgproto[spark]'\n",
+        ),
         (ModuleNotFoundError("No module named 'x'", name="twisted_msgproto.x"), None),
+        (OSError(errno.EIO, "Input/output error"), None),
     ],
-    ids=["an operator's", "ours"],
+    ids=["an operator's", "a file", "an extra", "ours", "no file"],
 )
 def test_an_operators_fault_is_one_line_and_one_of_ours_is_shown_as_it_is(
     monkeypatch: pytest.MonkeyPatch, error: Exception, told: str | None
@@ -96,7 +106,7 @@ def test_an_operators_fault_is_one_line_and_one_of_ours_is_shown_as_it_is(
     if told is not None:
         assert msgproto("demo", status=2) == told
         return
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(type(error)):
         cli.main(["demo"])
 
 

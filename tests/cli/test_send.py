@@ -43,7 +43,7 @@ def bodies(directory: Path) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("options", [[], ["--window", "7"], ["--compress", "0"]])
+@pytest.mark.parametrize("options", [[], ["--window", "7", "--compress", "9"], ["--compress", "0"]])
 def test_lines_of_stdin_are_acknowledged_and_in_the_queue(
     launch: Launcher, server: Launched, options: list[str]
 ) -> None:
@@ -242,7 +242,9 @@ def test_the_status_and_the_line_follow_the_counts_whatever_the_protocol_says(
 
     planted(monkeypatch, claim)
     assert cli.main(["send", "lumberjack", "--count", "5"]) == status
-    assert line in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert line in told.err
+    assert ("the server was not asked to acknowledge" in told.out) == (counts[2] > 0)
 
 
 def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
