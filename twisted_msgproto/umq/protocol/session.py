@@ -238,10 +238,10 @@ class UmqLink(SessionLink):
             return
         waiting = self.wire.output.nbytes if self.over else 0
         events = self.machine.receive_each(inputs, self._now())
-        if len(inputs) == 1 and self._established and self._rest is None:
+        if len(inputs) == 1 and self._established:
             self._follow(events)
         else:  # before W is complete one input may bring much: all that waited for that
-            self._followInTurns(events)
+            self._follow(self._whileTime(events))
             if self._rest is not None:
                 self._restBytes += sum(map(getsizeof, inputs))
                 self._keepRest()
@@ -301,19 +301,8 @@ class UmqLink(SessionLink):
             memory.add(nbytes)
             self._restCounted = nbytes
 
-    def _followInTurns(self, events: Iterator[Any], before: bool = False) -> None:
-        """Follow events while there is time, and the rest in the next turns; reading waits for it.
-
-        ``before``: they came before those that wait already.
-        """
-        rest = self._rest
-        if rest is None:
-            self._follow(self._whileTime(events))
-        else:
-            self._rest = chain(events, rest) if before else chain(rest, events)
-
     def _whileTime(self, events: Iterator[Any]) -> Iterator[Any]:
-        """Yield events as long as a turn lasts; what is left waits.
+        """Yield events as long as a turn lasts; what is left waits, and reading with it.
 
         The clock counts what other processes take as well, but to ask for CPU time after each event
         would cost a twentieth of everything.
@@ -450,8 +439,10 @@ class UmqLink(SessionLink):
         self.over = paused
         if not paused:
             waiting, self._inbox = self._inbox, None
-            if waiting:
-                self._followInTurns(iter(waiting), before=True)
+            if waiting and self._rest is not None:
+                self._rest = chain(waiting, self._rest)
+            elif waiting:
+                self._follow(self._whileTime(iter(waiting)))
             else:
                 self._settle()
             if not self.over:
