@@ -176,7 +176,6 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def oversized(self, now: float) -> list[Event]:
         events: list[Event] = []
         if not self.closed:
-            self.clock = now
             self._fail(self._oversize(), events)
         return events
 
@@ -431,13 +430,11 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         self, position: Sequence[CallReceived | CallbackReceived], now: float
     ) -> list[Event]:
         """As CallsSafe says, the calls whose answers waited for this may be answered now."""
-        self.clock = max(now, self.clock)
         return [CallsSafe(position)] if position and self.opened else []
 
     def not_safe(
         self, position: Sequence[CallReceived | CallbackReceived], now: float
     ) -> list[Event]:
-        self.clock = max(now, self.clock)
         if self.opened:
             for call in position:
                 self.error(call.id, f"{Code.UNAVAILABLE.value} the call was not stored")

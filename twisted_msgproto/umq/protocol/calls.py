@@ -345,7 +345,7 @@ class Calls:
         answer.number = link.machine.call(
             payload, bodies, callback, waiter=answer, deadline=deadline, own=own
         )
-        link.topics.called()
+        link.topics.look()
         link.flush()
         return answer
 
@@ -465,7 +465,6 @@ class Calls:
         if failed and stream is not None:
             stream.drop()
         if self._link.machine.opened:
-            self._link.time()
             self._refuse(id, result) if failed else self._answer(id, result)
             self._link.flush()
 
@@ -544,6 +543,7 @@ class Calls:
         bodies: list[bytes | Slot] = []
         for attachment in attachments:
             if isinstance(attachment, Deferred):
+                self._link.time()  # from when the slot is to be filled
                 slot = Slot()
                 attachment.addCallbacks(
                     self._fill, self._fillError, callbackArgs=(slot,), errbackArgs=(slot,)

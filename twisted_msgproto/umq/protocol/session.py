@@ -345,7 +345,6 @@ class UmqLink(SessionLink):
         self._serving = None
         if self._holds:
             return  # the last of them asks for another turn
-        self.time()
         if self._ready:
             calls, self._ready = self._ready, None
             self._followAlone([CallsSafe(calls)])

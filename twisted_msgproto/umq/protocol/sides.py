@@ -90,7 +90,6 @@ class UmqServerLink(LoginLink, UmqLink):
             self.clientId = identity
         welcome = self.protocol.welcome(hello)
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
-        self.time()
         self.machine.welcome(reply.payload, self.calls.bodies(reply.attachments))
         self.establish()
         self._settle()

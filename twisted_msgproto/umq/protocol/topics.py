@@ -58,7 +58,6 @@ class Topic:
             return False
         bodies = link.calls.bodies(attachments)
         if not self._queue and not link.wire.output.full:
-            link.time()
             link.machine.publish(self._number, payload, bodies)
             link.flush()
             return True
@@ -143,7 +142,6 @@ class Topic:
         topics.slow.pop(self, None)
         topics.published.pop(self._number, None)
         if reason in ("closed", "slow") and link.machine.opened:
-            link.time()
             link.machine.close_topic(self._number)
             link.flush()
         self._producers.stop()
@@ -332,12 +330,9 @@ class Topics:
         self.subscribed: dict[int, Subscription] = {}
         self.slow: dict[Topic, None] = {}
         self.waiting_bytes: int = 0
-        self._paused = False
 
     def open(self, id: str) -> Topic:
-        link = self.link
-        link.time()
-        number = link.machine.open_topic(id)
+        number = self.link.machine.open_topic(id)
         topic = self.published[number] = Topic(self, number, id)
         return topic
 
@@ -398,20 +393,13 @@ class Topics:
         self.waiting_bytes += nbytes
         memory = self.link.machine.memory
         memory.add(nbytes) if nbytes > 0 else memory.remove(-nbytes)
-        self._look()
+        self.look()
 
-    def called(self) -> None:
-        """A call of ours was made: its answer is read, whatever waits."""
-        if self._paused:
-            self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
         """Pause reading while nobody consumes updates, but not while we wait for an answer."""
         link = self.link
         share = self.waiting_bytes / link.factory.limits["backlog-bytes"]
         if share >= 1 and not link.machine.calls_pending:
-            self._paused = True
             link.pauseReading("backlog")
-        elif self._paused and (share <= 0.5 or link.machine.calls_pending):
-            self._paused = False
+        elif share <= 0.5 or link.machine.calls_pending:
             link.resumeReading("backlog")
