@@ -133,12 +133,15 @@ def test_hello_with_attachments_is_welcomed_when_they_are_there():
     assert feed(machine, "-:lost") == [
         told.HelloReceived(1, "x", [b"a", AttachmentFailure("lost")])
     ]
+    assert machine.memory.nbytes == 256 + len("xalost")
     machine.welcome()
+    assert machine.memory.nbytes == 0
 
 
 def test_hello_is_bounded_before_anybody_is_authorised():
     """UM-06, UM-20: 64 KiB, at most four attachments, and H alone."""
     refused(Server(), "A5:H1:x", code=1, reason="hello-attachments")
+    assert feed(Server(), "A4:H1:x") == []
     refused(Server(), "H1:" + "x" * 65537, reason="hello-characters")
     assert feed(Server(), "H1:" + "x" * 65536)
     machine = Server(limits())

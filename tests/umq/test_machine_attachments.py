@@ -33,6 +33,21 @@ def test_attachments_which_wait_are_limited_in_all():
     refused(machine, b"x" * 20, reason="attachments-bytes")
 
 
+BOUNDS = [
+    ("announcements", 2, ["A1:S:a=", "A1:C1:x"], "A1:C2:x"),
+    ("waiting_messages", 2, ["A1:S:a=", "S:a="], "X:a"),
+    ("attachments_bytes", 9, ["A3:S:a=", b"12345678"], b"9"),
+    ("attachment_bytes", 9, ["A2:S:a=", b"123456789"], b"1234567890"),
+]
+
+
+@pytest.mark.parametrize(("limit", "most", "within", "above"), BOUNDS)
+def test_what_waits_may_be_as_much_as_a_limit_says__UM_19(limit, most, within, above):
+    machine = server(**{limit: most})
+    assert feed(machine, *within)[1:] == []
+    refused(machine, above, reason=limit.replace("_", "-"))
+
+
 def test_texts_which_wait_count_as_well():
     """UM-19: a flood behind one attachment which never comes."""
     machine = client(attachments_bytes=1000, attributes_bytes=10**6)
@@ -129,6 +144,8 @@ def test_our_own_attachments_are_limited_and_nothing_is_sent():
     with pytest.raises(UnicodeEncodeError):
         machine.call("\ud800")
     assert machine.outputs() == [] and machine.calls_pending == 0
+    machine.set_attribute("a", "x" * 8, [b"x" * 10] * 32)
+    assert machine.outputs() == ["AW:S:a=xxxxxxxx", *[b"x" * 10] * 32]
     slot = Slot()
     machine.call("x", [slot])
     with pytest.raises(LimitExceeded):

@@ -36,9 +36,10 @@ def test_what_is_not_pending_cannot_be_answered_nor_an_unknown_topic_published()
 
 def test_calls_are_limited_by_their_weight_too():
     """UM-20."""
-    machine = server(calls_bytes=100)
-    feed(machine, "A1:C1:" + "x" * 50, b"x" * 60)
-    assert feed(machine, "C2:x") == []
+    served = server(calls_bytes=256 + 50 + 2 * 48 + 60), server(calls_bytes=256 + 50 + 2 * 48 + 59)
+    for machine, count in zip(served, (1, 0), strict=True):
+        feed(machine, "A2:C1:" + "x" * 50, b"x" * 60, b"")
+        assert len(feed(machine, "C2:x")) == count
     assert machine.outputs() == ["E2:8 too many calls are pending"]
     machine.error("1", "done")
     assert len(feed(machine, "C3:x")) == 1
@@ -135,8 +136,8 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
         counted = {f"n_{name}": count for name, count in asdict(machine.counters).items()}
         own = {"no_partial_input": machine.no_partial_input, "deadline": machine.deadline}
         shown = machine.snapshot()
-        assert machine.input_weight == shown.pop("held_bytes")
-        return {**counted, **shown, **own}
+        assert machine.input_weight == shown["held_bytes"]
+        return {**counted, **shown, **own, "kept": machine.memory.nbytes}
 
     assert {name: value for name, value in figures().items() if value} == {
         "state": "OPEN", "no_partial_input": True
@@ -148,16 +149,17 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
             machine.receive([message], now)
 
     steps: list[tuple[Callable[[], object], str, list[str]]] = [
-        (lambda: read(1.0, "C1:x", "C2:y"), "n_calls=2 calls=2", []),
+        (lambda: read(1.0, "C1:x", "C2:y"), "n_calls=2 calls=2 kept=514", []),
         (
             lambda: read(2.0, "A2:C3:x"),
-            "n_calls=3 calls=3 announcements=1 no_partial_input=False deadline=62.0",
+            "n_calls=3 calls=3 announcements=1 no_partial_input=False deadline=62.0 held_bytes=385"
+            " kept=771",
             [],
         ),
-        (lambda: read(3.0, b"abc"), "n_attachments=1", []),
+        (lambda: read(3.0, b"abc"), "n_attachments=1 held_bytes=388", []),
         (
             lambda: read(3.0, b"d"),
-            "n_attachments=2 announcements=0 no_partial_input=True",
+            "n_attachments=2 announcements=0 no_partial_input=True held_bytes=0 kept=871",
             [],
         ),
         (
@@ -165,10 +167,20 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
             "n_calls=4 n_calls_refused=1",
             ["E4:8 too many calls are pending"],
         ),
-        (lambda: machine.result("1", "ok"), "calls=2", ["R1:ok"]),
-        (lambda: machine.error("2", "no"), "calls=1", ["E2:no"]),
-        (lambda: read(4.0, "S:a=b"), "attributes=1", []),
-        (lambda: read(4.0, "X:a"), "attributes=0", []),
+        (lambda: machine.result("1", "ok"), "calls=2 kept=614", ["R1:ok"]),
+        (lambda: machine.error("2", "no"), "calls=1 kept=357", ["E2:no"]),
+        (
+            lambda: read(4.0, "A1:S:a=b"),
+            "announcements=1 no_partial_input=False held_bytes=1154",
+            [],
+        ),
+        (
+            lambda: read(4.0, b"x"),
+            "n_attachments=3 announcements=0 no_partial_input=True held_bytes=0 attributes=1"
+            " kept=664",
+            [],
+        ),
+        (lambda: read(4.0, "X:a"), "attributes=0 kept=357", []),
         (lambda: machine.call("p", deadline=30.0), "own_calls=1 deadline=30.0", ["C1:p"]),
         (lambda: machine.call("q"), "own_calls=2", ["C2:q"]),
         (lambda: read(5.0, "R1:ok"), "n_results=1 own_calls=1", []),
@@ -176,7 +188,8 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
         (lambda: read(5.0, "E2:no"), "n_errors=1 own_calls=0", []),
         (lambda: read(5.0, "E2:no"), "n_unknown_answers=2", []),
         (machine.register_callback, "callbacks=1", []),
-        (lambda: read(6.0, "B5:1:x"), "n_calls=5 calls=2", []),
+        (lambda: read(6.0, "B5:1:x"), "n_calls=5 calls=2 kept=616", []),
+        (lambda: machine.later("5"), "kept=1640", []),
         (lambda: read(6.0, "B6:9:x"), "n_calls=6", ["E6:2 callback not found"]),
         (lambda: machine.unregister_callback(1), "callbacks=0", []),
         (machine.subscribe, "subscriptions=1", []),
@@ -188,25 +201,26 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
         (lambda: read(7.0, "D1:"), "", []),
         (machine.subscribe, "subscriptions=1", []),
         (lambda: read(7.0, "D2:"), "subscriptions=0", []),
-        (lambda: machine.open_topic("K"), "topics=1", []),
+        (lambda: machine.open_topic("K"), "topics=1 kept=3688", []),
         (lambda: machine.publish(20, "u"), "", ["TK:u"]),
-        (lambda: read(8.0, "UK:"), "topics=0", ["DK:"]),
+        (lambda: read(8.0, "UK:"), "topics=0 kept=1640", ["DK:"]),
         (lambda: read(8.0, "UK:"), "", []),
-        (lambda: machine.open_topic("M"), "topics=1", []),
-        (lambda: machine.close_topic(22), "topics=0", ["DM:"]),
+        (lambda: machine.open_topic("M"), "topics=1 kept=3688", []),
+        (lambda: machine.close_topic(22), "topics=0 kept=1640", ["DM:"]),
         (
             lambda: read(9.0, "A1:C7:x"),
-            "n_calls=7 calls=3 announcements=1 no_partial_input=False",
+            "n_calls=7 calls=3 announcements=1 no_partial_input=False held_bytes=385 kept=1897",
             [],
         ),
         (
             lambda: read(9.0, "-:lost"),
-            "n_attachments=3 n_attachments_failed=1 announcements=0 no_partial_input=True",
+            "n_attachments=4 n_attachments_failed=1 announcements=0 no_partial_input=True"
+            " held_bytes=0 kept=1949",
             [],
         ),
         (
             lambda: read(10.0, "A2:C8:x"),
-            "n_calls=8 n_calls_refused=2 announcements=1 no_partial_input=False",
+            "n_calls=8 n_calls_refused=2 announcements=1 no_partial_input=False held_bytes=128",
             ["E8:8 too many calls are pending"],
         ),
         (lambda: machine.paused(11.0), "", []),
@@ -215,7 +229,7 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
         (lambda: machine.advance(71.0), "closing=0 deadline=72.0", []),
         (
             lambda: machine.advance(72.0),
-            "state=CLOSED deadline=None announcements=0 no_partial_input=True",
+            "state=CLOSED deadline=None announcements=0 no_partial_input=True held_bytes=0",
             ["F0:3 no attachment for 60 s"],
         ),
     ]
