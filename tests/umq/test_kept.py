@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from tests.umq.pairs import Echo, Pair, Pairs
-from twisted_msgproto.core.errors import LimitExceeded, QueueError, Refused
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, QueueError, Refused
 from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.net.memory import SharedState
 from twisted_msgproto.testing import HeldSink, SafeSink
@@ -342,6 +342,20 @@ class Sessions(TestCase):
         deaf.listen()
         deaf.pump()
         self.all_is_free()
+
+
+class Clients(Pairs):
+    def test_a_client_keeps_no_more_than_its_limit_for_its_server(self):
+        """NB-02: and counts what it refused for that."""
+        both = self.pair(client_limits={"process-session-bytes": 100_000})
+        both.client.callReceived = lambda request: Deferred()
+        first, second = (both.server.call("x" * 60_000) for _ in range(2))
+        both.pump()
+        self.assertNoResult(first)
+        self.assertEqual(self.failureResultOf(second, CallFailed).value.payload, REFUSED)
+        self.assertEqual(both.client_factory.counters["limit:process-session-bytes"], 1)
+        both.cut()
+        self.failureResultOf(first, ConnectionClosed)
 
 
 class Sinking(Pairs):

@@ -7,11 +7,14 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
+from zope.interface import implementer
 
 from tests.contract.sending import Bodies
 from tests.umq.pairs import Pair, Pairs
+from twisted_msgproto import IAuthoriser
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.core.errors import ConfigurationError, PeerError, Refused
+from twisted_msgproto.gateway import Configuration, make_gateway
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.testing import SafeSink
 from twisted_msgproto.umq import (
@@ -277,6 +280,15 @@ class Methods(Pairs):
 pytestmark = pytest.mark.usefixtures("short_turns")
 
 
+@implementer(IAuthoriser)
+class Asked(list):
+    """Allows everything, and keeps what it is asked."""
+
+    def allows(self, access):
+        self.append((access.action, access.name))
+        return True
+
+
 class Stock(SynchronousTestCase):
     def pair(self, sink=None, **options):
         clock = Clock()
@@ -352,6 +364,16 @@ class Stock(SynchronousTestCase):
             else:
                 self.assertEqual(self.failureResultOf(answer, CallFailed).value.code, code)
 
+    def test_what_an_authoriser_is_asked_about_a_call(self):
+        """The method, or the name that its first argument is; none if that is missing or odd."""
+        both = self.pair(authoriser=(asked := Asked()))
+        calls = "[]", '["x","y"]', '["publish"]', '["subscribe",1,"b"]', '["publish","a"]'
+        for call in calls:
+            self.called(both, call).addErrback(lambda failure: failure.trap(CallFailed))
+        names = [("publish", ""), ("subscribe", ""), ("publish", "a")]
+        self.assertEqual(asked, [("call", ""), ("call", "x"), *names])
+        self.assertEqual(self.flushLoggedErrors(), [])
+
     def test_only_what_is_named_is_taken(self):
         """HO-09, UM-17: --ingest"""
         sink = SafeSink()
@@ -365,6 +387,19 @@ class Stock(SynchronousTestCase):
             self.successResultOf(self.called(both, '["publish","a","b"]')).payload, "0"
         )
         self.assertEqual([m.destination for m in sink.messages], ["orders", "publish"])
+
+    def test_a_gateway_s_server_is_as_its_options_say(self):
+        """origin, ingest, no-hub"""
+        clock, origin = Clock(), "https://a.example"
+        table = {"umq": {"origin": [origin], "ingest": ["orders"], "no-hub": True}}
+        (factory,) = make_gateway(Configuration(table), clock).factories
+        client = UmqClientFactory("ws://server:5048/", origin=origin, clock=clock)
+        both = Pair(factory, client, clock=clock)
+        answer = self.successResultOf(self.called(both, '["orders",1]'))
+        self.assertEqual(answer.payload, '{"stored":false}')
+        error = self.failureResultOf(self.called(both, '["publish","a","b"]'), CallFailed).value
+        self.assertEqual(error.code, 6)
+        both.cut()
 
     def test_servers_that_share_methods_take_what_is_named_for_each(self):
         """UM-17: --ingest is a server's own."""
@@ -450,6 +485,7 @@ class Commands(TestCase):
             options = SendOptions(endpoint=server.addresses[0], destination="subscribe")
             with self.assertRaises(CallFailed):
                 await command.send(reactor, options, Bodies([b"a"] * 3, 1), Counted())
+            self.assertEqual(len(self.factory.liveConnections), 0)  # it has taken its leave
 
     async def test_one_method_is_called_with_json_or_text(self):
         """The issue, 3."""
@@ -464,6 +500,7 @@ class Commands(TestCase):
             ):
                 told = await command.call(reactor, options, name, arguments)
                 self.assertEqual(told, (result, True))
+                self.assertEqual(len(self.factory.liveConnections), 0)
 
     async def test_an_argument_that_no_server_accepts_is_not_sent_as_text__RD_03(self):
         options = SendOptions(endpoint="ws://127.0.0.1:1/")
@@ -485,5 +522,6 @@ class Commands(TestCase):
                     topic.close()
             with self.assertRaises(PeerError):
                 await receiving
+            self.assertEqual(len(self.factory.liveConnections), 1)  # ours
             bodies = [message.body for message in shown if message.destination == "place"]
             self.assertEqual(bodies, [b"here", None])

@@ -130,6 +130,25 @@ class Calls(Pairs):
         for answer in answers:
             self.assertEqual(self.successResultOf(answer).payload, "[b'1']")
 
+    def test_a_late_attachment_has_its_whole_time__UM_04(self):
+        """However long nothing was said before, or since the one before it came."""
+        answered = self.answer("later", timeout=500)
+        self.both.advance(40)
+        bodies = [Deferred(), Deferred(), Deferred()]
+        self.both.server.later[0].callback(Reply("", bodies))
+        for come in (lambda: bodies[0].callback(b"1"), lambda: bodies[1].errback(OSError())):
+            self.both.advance(0.2)  # a timer that was set before has its turn
+            self.both.advance(44.6)
+            come()
+        self.both.advance(0.2)
+        self.both.advance(44.6)
+        self.assertNoResult(answered)
+        self.both.advance(0.2)
+        first, given_up, late = self.successResultOf(answered).attachments
+        self.assertEqual(first, b"1")
+        self.assertIn("not available", given_up.text)
+        self.assertIn("not there in time", late.text)
+
     def test_a_late_attachment_that_cannot_be_sent_is_replaced(self):
         """UM-01, UM-04, UM-19: a text would be a command, and the peer would follow it."""
         for wrong in (bytes(17 << 20), "C7:later", None, 7, bytearray(b"x")):
