@@ -315,6 +315,23 @@ class Real(MtlCase):
         await until(lambda: not factory.snapshot()["sessions"])
 
     @run
+    async def test_nothing_is_sent_to_a_reader_that_has_just_left__MT_30(self) -> None:
+        """It would be lost with confirm none, while what it sent before may still come."""
+        factory, got = self.server(HeldSink()), list[Any]()
+        client = await self.ready(factory, "queue")
+        writer, gone = await client.writer(["a"]), await client.reader(["a"], "none", got.append)
+        await gone.summon("a")
+        gone.close()
+        await until(lambda: factory.snapshot()["connections"] == 2)
+        await writer.send("a", b"first")
+        reader = await client.reader(["a"], "none", got.append)
+        await reader.summon("a")
+        await until(lambda: factory.snapshot()["readers"] == 1)
+        await writer.send("a", b"second")
+        await until(lambda: got)
+        self.assertEqual(got[0].body, b"first")
+
+    @run
     async def test_who_comes_with_an_identity_which_is_free_again_is_a_newcomer(self) -> None:
         """MT-30, HO-24: with keys; its owner has just left, and had its time still."""
         curve, keys = curve_keys()
@@ -498,6 +515,10 @@ def disconnected(descriptor: int) -> list[bytes]:
     return [struct.pack("=Hi", zmq.EVENT_DISCONNECTED, descriptor), b""]
 
 
+def failed(error: int) -> list[bytes]:
+    return [struct.pack("=Hi", zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, error), b""]
+
+
 def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> None:
     """Listeners are asked one after the other, and descriptors are used again at once."""
     admission = sockets.ConnectionAdmission(9, 1, pytest.fail)
@@ -517,6 +538,39 @@ def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> N
             assert not admission.connections
             admission.happened([accepted(one, endpoint), disconnected(one)], "control")
             assert not admission.connections
+
+
+def test_ends_without_a_reason_are_told_but_for_those_of_whom_libzmq_has_asked__RD_31() -> None:
+    """Nobody knows which of an address that was: as many are not told as it has asked about."""
+    told: list[str] = []
+    admission = sockets.ConnectionAdmission(
+        9, 9, pytest.fail, lambda address, text: told.append(address)
+    )
+    strangers = admission.strangers
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+        def join() -> int:
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+            descriptor = stack.enter_context(listener.accept()[0]).fileno()
+            admission.happened([accepted(descriptor, endpoint)], "data")
+            return descriptor
+
+        for _ in range(2):
+            told.clear()
+            strangers.asked("127.0.0.1")  # before any is known to be there
+            *gone, stays, left, last = [join() for _ in range(6)]
+            strangers.asked("127.0.0.1")
+            for number, descriptor in enumerate(gone):
+                admission.happened([disconnected(descriptor)], "data")
+                assert told == ["127.0.0.1"] * number
+            strangers.heard(stays)  # it was the one: the others were strangers
+            assert told == ["127.0.0.1"] * 3
+            for descriptor in (left, last):
+                admission.happened([failed(errno.ECONNRESET), disconnected(descriptor)], "data")
+                assert len(told) == 3
+                strangers.asked("127.0.0.1")
 
 
 def test_without_descriptors_nobody_is_said_to_speak_another_protocol(
