@@ -6,7 +6,6 @@ begin.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import Enum, auto
@@ -465,7 +464,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         """Continue the SASL cycle with ``challenge`` (``MT-08``)."""
         if self._awaits_answer(session, now):
             session.machine.step(Challenged)
-            self._watch(session)
             text = encode_base64(challenge)
             self._answer(session, 402, mechanism=session.mechanism, challenge=text)
 
@@ -473,7 +471,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         if self._awaits_answer(session, now):
             session.user = user
             self._ready(session)
-            self._watch(session)
         return self._take_events()
 
     def refuse(self, session: Session, now: float) -> None:
@@ -547,14 +544,11 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         if session.left and not session.flows and not session.ended:
             self._end_session(session, "left")
 
-    @abstractmethod
-    def _end_flow(self, flow: Flow) -> None: ...
-    @abstractmethod
-    def _end_failed(self, flow: Flow, error: BaseException) -> None: ...
-    @abstractmethod
-    def _release(self) -> None: ...
-    @abstractmethod
-    def blocked(self, peer: bytes) -> None: ...
+    # :class:`.Server` has these:
+    _end_flow: Callable[[Flow], None]
+    _end_failed: Callable[[Flow, BaseException], None]
+    _release: Callable[[], None]
+    blocked: Callable[[bytes], None]
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 

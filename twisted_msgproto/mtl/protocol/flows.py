@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from math import inf
 from random import random
 from typing import Any, ClassVar, Final, Protocol
 
@@ -56,7 +55,7 @@ class RenewalBackoff:
 
     def __init__(self) -> None:
         self._backoff = Backoff(RENEWAL_SECONDS, RENEWAL_SECONDS_MOST, random)
-        self._since = -inf  # when the newest lease was asked for
+        self._since = 0.0  # when the newest lease was asked for
         self._soon = 0  # leases in a row that have ended soon
 
     def begun(self, now: float) -> None:

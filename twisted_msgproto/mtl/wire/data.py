@@ -97,8 +97,6 @@ class _Reading:
         fields: dict[str, Any] = {}
         while at < end:
             name_end = at + 1 + self.data[at]
-            if name_end >= end:
-                raise IllFormedTable("the table ends within a name")
             try:
                 name = self.data[at + 1 : name_end].decode("utf-8")
             except UnicodeDecodeError:

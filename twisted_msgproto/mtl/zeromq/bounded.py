@@ -172,7 +172,8 @@ class Bounded:
         """Read some messages; whether there may be more."""
         socket, flags, nbytes = self.socket, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
-        if self._within and not self._throwAway():
+        if self._within:
+            self._throwAway()
             return True
         try:
             while len(messages) < READS_PER_TURN and nbytes < READ_BYTES_PER_TURN:
@@ -189,15 +190,14 @@ class Bounded:
             return False
         return True
 
-    def _throwAway(self) -> bool:
-        """Read on in a message of which nobody wants more; whether it has ended."""
+    def _throwAway(self) -> None:
+        """Read on in a message of which nobody wants more, to its end perhaps."""
         receive, option = self.socket.recv, self.socket.getsockopt
         for _ in range(FRAMES_PER_TURN):
             if not option(zmq.RCVMORE):
                 self._within = False
-                return True
+                return
             receive(zmq.NOBLOCK)
-        return False
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         guarded(log, "mtl", self._received, messages)
@@ -357,7 +357,7 @@ class Routing:
     _received: Routed
     _backlogs: dict[bytes, Backlog]
     _readSoon: Callable[[], None]
-    _throwAway: Callable[[], bool]
+    _throwAway: Callable[[], None]
     _within = False
     factory: Any
 
@@ -409,26 +409,25 @@ class Routing:
     def _slice(self, messages: list[list[bytes]]) -> bool:
         socket, names, flags, nbytes = self.socket, self._names, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
-        if self._within and not self._throwAway():
+        if self._within:
+            self._throwAway()
             return True
         try:
             while len(messages) < READS_PER_TURN and nbytes < READ_BYTES_PER_TURN:
                 identity = receive(flags)
                 # As a frame it knows its connection; the others are cheaper without.
                 frame = receive(flags, False)
-                parts = [identity, frame.bytes]
-                if frame.more:
+                parts, more = [identity, frame.bytes], frame.more
+                while more:
+                    if len(parts) == FRAMES_KEPT:
+                        self._within, nbytes = True, READ_BYTES_PER_TURN
+                        break
                     parts.append(receive(flags))
-                    while option(zmq.RCVMORE):
-                        nbytes += len(parts[-1])
-                        if len(parts) == FRAMES_KEPT:
-                            self._within, nbytes = True, READ_BYTES_PER_TURN
-                            break
-                        parts.append(receive(flags))
-                body = len(parts[-1])
-                nbytes += len(parts[1]) * HEADER_WEIGHT + body
+                    nbytes += len(parts[-1])
+                    more = option(zmq.RCVMORE)
+                nbytes += len(parts[1]) * HEADER_WEIGHT
                 if len(parts) > 3:
-                    nbytes += body * REQUEST_WEIGHT
+                    nbytes += len(parts[-1]) * REQUEST_WEIGHT
                 serial = frame.get(PROPERTY)
                 parts[0] = names.get(serial) or self._first(identity, serial, frame)
                 messages.append(parts)

@@ -525,7 +525,7 @@ class SendBacklogs:
         if peer.entered:
             peer.entered = 0
             del self._entered[peer]
-            self._ledger.hold(peer, 0, self._clock.seconds(), outward=True)
+            self._ledger.hold(peer, 0, self._clock.seconds())
 
     def chosen(self, peer: SendBacklog) -> None:
         """End this peer, unless it has read everything since the last check."""
