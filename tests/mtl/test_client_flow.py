@@ -119,6 +119,8 @@ def test_every_command_in_every_state(
     assert dict(flowing.flow.counters) == ({f"dropped:{reason}": 1} if reason else {})
     assert flowing.sent == ([Pong()] if isinstance(command, Ping) and not reason else [])
     assert len(told) == (isinstance(command, Content) and not reason)
+    if name == "OPEN":  # a Response to what was answered is none
+        assert flowing.get(Response(1, 403)) == []
 
 
 # ── leases ──────────────────────────────────────────────────────────────────────────────────────

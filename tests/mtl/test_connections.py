@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import itertools
+import json
 import os
 import socket
 import struct
@@ -40,6 +41,7 @@ from tests.mtl.cases import (
     LOOPBACK,
     HeldSink,
     MtlCase,
+    Recorded,
     curve_keys,
     keyed,
     later,
@@ -48,7 +50,7 @@ from tests.mtl.cases import (
 )
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, dealer_from, short
 from twisted_msgproto.core.errors import Refused, TimedOut
-from twisted_msgproto.mtl import machine, zeromq
+from twisted_msgproto.mtl import IngestProfile, machine, zeromq
 from twisted_msgproto.mtl.protocol import server
 from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.mtl.zeromq import sockets
@@ -102,7 +104,7 @@ def test_a_session_lives_as_long_as_any_of_its_connections(end: str) -> None:
         case "loses what it wrote":
             broker.command(flows[1], *contents(2))
             broker.safe(broker.events[-1], False)
-    assert reasons(broker) == ["left"]
+    assert (reasons(broker), broker.server.deadline) == (["left"], None)
     late = data_peer(99)
     assert broker.command(late, data.Lease(1, unused)) == [data.Response(1, 403)]
     assert broker.wait(1000) is None
@@ -330,6 +332,41 @@ class Real(MtlCase):
         await writer.send("a", b"second")
         await until(lambda: got)
         self.assertEqual(got[0].body, b"first")
+
+    @run
+    async def test_who_cannot_be_sent_anything_any_more_has_left__MT_30(self) -> None:
+        """Also where libzmq has not told yet that its connection has ended."""
+        recorded = Recorded()
+        limits: dict[str, object] = {"heartbeat": 0.05, "liveness": 1000}
+        factory = self.server(HeldSink(), sockets=recorded, limits=limits)
+        client = await self.ready(factory, "queue")
+        reader = await client.reader(["a"])
+        await reader.summon("a")
+        recorded.routers[1].monitor.pauseProducing()
+        reader.close()
+        await until(lambda: not factory.snapshot()["readers"])  # it was pinged
+        self.assertEqual(factory.snapshot()["connections"], 2)
+
+    @run
+    async def test_a_client_that_reads_no_answers_is_given_up__MT_24__MT_29(self) -> None:
+        class Long(IngestProfile):
+            name = "x" * 10_000
+
+        factory = self.server(profiles=[Long()])
+        client = self.client(factory.addresses[0])
+        ask = [b"", b"Connection.Open", json.dumps(OPEN).encode()]
+
+        def be_deaf() -> None:
+            with Plain(factory.addresses[0]) as deaf:
+                socket = deaf.socket(zmq.DEALER)
+                socket.set(zmq.RCVHWM, 1)
+                socket.connect(factory.addresses[0])
+                while not factory.counters["peers_lost"]:
+                    socket.send_multipart(ask)
+
+        await deferToThread(be_deaf)
+        await client.open("host")
+        await until(lambda: factory.snapshot()["sessions"] == 1)
 
     @run
     async def test_who_comes_with_an_identity_which_is_free_again_is_a_newcomer(self) -> None:

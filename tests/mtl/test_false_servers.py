@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, ensureDeferred
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.contract.cases import Mtl
 from tests.contract.world import ContractCase, World
@@ -412,20 +413,24 @@ class Deaf(FalseCase):
     def test_answers_that_a_server_does_not_read_have_a_bound__NB_02(self) -> None:
         """They waited for ever, as many as it wanted; it was heard, so nobody missed anything."""
         client = self.ready(limits={"unsent-bytes": 10 * 256, "window": 5})
-        writer = self.got(client.writer(["a"]))
-        socket = writer.link.wire.socket
-        socket.unread = 25
-        self.server.send(command(8, 0))
-        self.pump()
-        self.assertIs(writer.link.wire.socket, socket)
-        socket.unread = 26
-        leases = self.server.leases
-        self.server.send(command(8, 0))
-        self.pump()
-        self.assertIsNot(writer.link.wire.socket, socket)
-        self.assertTrue(socket.closed)
-        self.assertEqual(self.server.leases, leases + 1)
-        self.assertTrue(writer.stands)
+        for confirm, lost in (("full", []), ("none", ["26 contents with confirm none were lost"])):
+            writer = self.got(client.writer(["a"], confirm))
+            socket = writer.link.wire.socket
+            socket.unread = 25
+            self.server.send(command(8, 0))
+            self.pump()
+            self.assertIs(writer.link.wire.socket, socket)
+            socket.unread = 26
+            leases = self.server.leases
+            self.server.send(command(8, 0))
+            with capturedLogs() as lines:
+                self.pump()
+            texts = [formatEvent(line).partition(" with their")[0] for line in lines]
+            self.assertEqual([text for text in texts if "contents" in text], lost)
+            self.assertIsNot(writer.link.wire.socket, socket)
+            self.assertTrue(socket.closed)
+            self.assertEqual(self.server.leases, leases + 1)
+            self.assertTrue(writer.stands)
 
 
 class Reading(FalseCase):

@@ -159,6 +159,13 @@ def test_silent_flows_are_looked_after_in_few_turns() -> None:
         broker.collect(broker.server.advance(due))
     assert sum(Ping() in broker.got(peer) for peer in list(broker.sent)) == 100
     assert 0 < turns <= 4
+    hurried = Broker(limits={"heartbeat": 0.5})
+    hurried.now += 0.2
+    reader = hurried.reader()
+    hurried.wait(0.5)
+    assert hurried.got(reader) == []
+    hurried.wait(0.06)  # at a quarter of a second: half of the heartbeat later at most
+    assert hurried.got(reader) == [Ping()]
 
 
 def test_a_reader_that_gets_content_and_only_answers_pings_keeps_its_flow__MT_21() -> None:

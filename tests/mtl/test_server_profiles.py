@@ -40,6 +40,7 @@ from twisted_msgproto.mtl import (
     Stored,
     TestProfile,
     machine,
+    queued_messages,
 )
 from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.net.broker import ServedBroker
@@ -375,6 +376,29 @@ def take_all(broker: Broker, side: Side) -> set[bytes]:
         last = max(one.sequence for one in got if isinstance(one, Content))
         got = broker.command(reader, Confirm(last, True))
     return found
+
+
+def test_a_message_from_a_queue_of_another_name_keeps_its_properties__MT_26() -> None:
+    broker = Broker()
+    queue: Any = broker.server.profiles["queue"]
+    served = ServedBroker(Clock(), broker.limits, wallClock=lambda: 0.0)
+    queue.serve(served)
+    name, table = queue.queue("host", "a"), data.encode_table({"k": 1})
+    envelope = queued_messages.head_for(name._replace(name="another")) + table
+    served.publish([(name, envelope, b"x")])
+    _, content = broker.command(broker.flow("Reader"), Summon(2, "a"))
+    assert content == Content(1, "a", table, b"x")
+
+
+@pytest.mark.parametrize("kind", [Summon, Dismiss])
+def test_a_command_at_which_a_profile_fails_is_refused__RD_40(kind: Any) -> None:
+    profile = raising(TestProfile, kind.__name__.lower(), False)
+    broker = Broker([profile])
+    reader = broker.flow("Reader", ["resource"], NONE, "test", BAD)
+    if kind is Dismiss:
+        assert broker.command(reader, Summon(2, "resource")) == [Response(2, 200)]
+    profile.armed = True
+    assert broker.command(reader, kind(3, "resource")) == [Response(3, 400)]
 
 
 WORLDS: list[tuple[type[Profile], str]] = [

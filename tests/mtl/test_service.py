@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from socket import AF_INET, AF_INET6
@@ -13,6 +14,7 @@ import zmq.auth
 from twisted.python import usage
 
 from tests.tools.processes import Launcher
+from twisted_msgproto.cli import clients
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.mtl import command, service, zeromq
 
@@ -161,6 +163,19 @@ def test_a_name_with_addresses_of_ipv6_alone_is_reached(
     assert command.reachable(endpoint) == reached
 
 
+@pytest.mark.parametrize(
+    ("verb", "more"), [("send", {"window", "properties"}), ("recv", {"ready"})]
+)
+def test_each_command_takes_the_options_that_mtl_has(verb: str, more: set[str]) -> None:
+    taken = {"destination", "user", "password", "tls_ca", "tls_key"} | more
+    for name, flag in clients.FLAGS.items():
+        told: Any = contextlib.nullcontext()
+        if name not in taken:
+            told = pytest.raises(ConfigurationError, match=f"{verb} mtl has no {flag}")
+        with told:
+            clients.check_options("mtl", command, verb, {name: "x"})
+
+
 # ── processes ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -198,6 +213,7 @@ def test_send_and_recv_with_curve_and_a_password(launch: Launcher, tmp_path: Pat
     rows = [json.loads(line) for line in got.stdout.splitlines()]
     assert [row["destination"] for row in rows] == ["orders"] * 700
     assert len({row["body"] for row in rows}) == 700
+    assert "read again: mtl: keys of" in launch.run("reload", "queue").stdout
     refused = launch.run("send", "mtl", *there, "--count", "1", "--password-file", "wrong")
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].startswith("msgproto send: nothing was sent: ")

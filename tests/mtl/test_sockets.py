@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import struct
 import threading
 from select import select
 from socket import create_server
@@ -32,6 +33,7 @@ from twisted_msgproto.mtl import (
     serve,
 )
 from twisted_msgproto.mtl.wire import data
+from twisted_msgproto.mtl.zeromq import bounded
 
 
 class Verbs(MtlCase):
@@ -53,17 +55,21 @@ class Verbs(MtlCase):
         self.assertEqual([c.body for c in got], [b"one", b"two", b"three"])
         self.assertEqual(got[0].properties, {"n": 1, "s": "x"})
         self.assertEqual((got[0].resource, got[0].sequence), ("a", 1))
-        reader.confirm(1)
+        reader.confirm(2)
         reader.reject(3, True, recycle=True)
         await until(lambda: len(got) == 5)
-        self.assertEqual([c.body for c in got[3:]], [b"two", b"three"])
-        self.assertEqual(got[3].properties, {"mtl-redeliveries": 1})
-        reader.confirm(5, multiple=True)
+        self.assertEqual([c.body for c in got[3:]], [b"one", b"three"])
+        self.assertEqual(got[3].properties, {"n": 1, "s": "x", "mtl-redeliveries": 1})
+        reader.reject(5)
+        reader.confirm(4, multiple=True)
         reader.flush()
         await reader.dismiss("a")
         with self.assertRaises(Refused) as caught:
             await reader.dismiss("a")
         self.assertEqual(caught.exception.code, 400)
+        figures = factory.machine.profiles["queue"].snapshot()
+        settled = [figures[name] for name in ("confirmed", "rejected", "recycled")]
+        self.assertEqual(settled, [2, 1, 2])
         self.assertEqual(writer.room, 1000)
         batch = sink.batches[0]
         self.assertEqual((batch.protocol, batch.kind, batch.client_id), ("mtl", "content", None))
@@ -214,6 +220,23 @@ class Ends(MtlCase):
         self.assertTrue(lingers and all(lingers), "what a peer can still have is sent")
 
     @run
+    async def test_of_a_server_that_cannot_be_reached_the_cause_is_told__HO_23(self) -> None:
+        """And not what follows: libzmq ends the connection, and tries again."""
+        fails, ends = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_DISCONNECTED
+        again, stands = zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_HANDSHAKE_SUCCEEDED
+        for kinds, text in (
+            ([again], "no connection can be made"),
+            ([zmq.EVENT_CONNECTED, again], "it has accepted the connection, and says nothing"),
+            ([ends, again], "it ends the connection"),
+            ([fails, ends, again], "the hand-shake fails: it may have another CURVE key"),
+            ([fails, stands], "it has accepted the connection, and says nothing"),
+            ([fails, stands, ends, again], "it ends the connection"),
+        ):
+            socket = self.client("tcp://127.0.0.1:1").link.wire.socket
+            socket.happened([[struct.pack("=Hi", kind, 0), b""] for kind in kinds])
+            self.assertEqual(socket.trouble, text)
+
+    @run
     async def test_no_end_waits_in_the_reactor(self) -> None:
         """RD-22, MT-28: it waits for what a peer has not read, at most half a second."""
         elsewhere: list[Any] = []  # what ended in other threads; others' ends come meanwhile
@@ -288,6 +311,9 @@ class Peers(MtlCase):
         sink.release_all()
         await first
         await second
+        for _ in range(100):
+            await later(0)
+        await writer.send("a", b"y")
 
 
 class Endpoints(MtlCase):
@@ -316,6 +342,8 @@ class Held(MtlCase):
         sent = [b"%d" % number + bytes(20_000) for number in range(300)]
         got: list[bytes] = []
         for profile in ("test", "queue"):
+            if profile == "queue":  # it is tried whenever there was something to read, too
+                self.patch(bounded, "RETRY_SECONDS", 1000.0)
             got.clear()
             client = await self.ready(factory, profile)
             reader = await client.reader(["resource"], "none", lambda one: got.append(one.body))
@@ -522,3 +550,23 @@ class Slices(MtlCase):
                 self.assertLess(max(turns), 20_000)
                 await good.send("a", b"x")
         self.assertEqual(factory.counters["dropped:frames"], 2)
+
+    @run
+    async def test_a_client_throws_such_a_message_away_in_slices_too__NB_07(self) -> None:
+        """MT-02: and reads the answer behind it."""
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
+            server.set(zmq.LINGER, 0)
+            port = server.bind_to_random_port("tcp://127.0.0.1")
+            client = self.client(f"tcp://127.0.0.1:{port}", {"request-timeout": 60})
+            turns = self.counting(client.link.wire.socket)
+            opened = client.open("host")
+            await until(lambda: server.poll(0))
+            peer, *_ = server.recv_multipart()
+            server.send_multipart([peer, *[b""] * 50_000])
+            for _ in range(600):  # they are there when the first one was thrown away
+                server.send_multipart([peer, b"x"])
+            server.send_multipart([peer, b"", b"201", b'{"profiles": ["a"]}'])
+            self.assertEqual(await opened, ["a"])
+            self.assertGreater(sum(turns), 50_000)
+            self.assertLess(max(turns), 20_000)
+            self.assertEqual(client.factory.counters["dropped:frames"], 601)

@@ -155,10 +155,15 @@ class Survival(MtlCase):
         await until(lambda: factory.counters["responses:200"] == 2)
         client = await self.ready(factory, "test")
         writer = await client.writer(["resource"], "none")
-        body = bytes(200_000)
+        for _ in range(5):
+            await writer.send("resource", bytes(1 << 20))
+        await until(lambda: factory.shared.held.held > 2 << 20)  # without what a kernel holds
+        body, most = bytes(200_000), 0
         while factory.snapshot()["readers"]:
             await writer.send("resource", body)
             await later(0.001)
+            most = max(most, recorded.routers[1].unreadBytes)
+        self.assertTrue(1 << 20 < most < 9 << 20, most)
         self.assertGreater(factory.snapshot()["profiles"]["test"]["missed"], 0)
         await until(lambda: recorded.routers[1].unread == 0)  # a Ping may have come between
 

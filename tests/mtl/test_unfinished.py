@@ -70,7 +70,7 @@ class World:
         self.nbytes[descriptor] = zeromq.TcpInfo(0, 0, answered, nbytes, 0, segments)
 
     def look(self, times: int = 1) -> None:
-        self.clock.pump([unfinished.LOOK_SECONDS] * times)
+        self.clock.pump([0.05] * times)
 
     def read(self, *names: bytes) -> None:
         """The ROUTER read a message of each of these."""
@@ -167,7 +167,7 @@ def test_heartbeats_of_months_cut_nobody_off(world: World) -> None:
 def test_what_is_not_answered_or_too_much_is_no_heartbeat(world: World) -> None:
     """NB-02: nobody hides an endless message behind bytes that we send him."""
     silent, quick = world.join(), world.join()
-    seconds = 10 * LARGEST / unfinished.HEARTBEAT_RATE
+    seconds = 10 * LARGEST / 512
     world.came(silent, 5 * LARGEST)
     world.came(quick, 20 * LARGEST, 20 * LARGEST, 10)
     world.clock.advance(seconds)
@@ -198,7 +198,7 @@ def test_a_router_that_never_comes_to_its_end_has_read_from_everybody_at_some_ti
     world.came(endless, 2 * LARGEST)
     world.look()
     world.unfinished.happened([disconnected(gone)])
-    for _ in range(unfinished.ACTIVATION_READS + 6):
+    for _ in range(1006):
         world.read(b"busy")
         assert world.told == []
     world.look()
@@ -247,6 +247,18 @@ def test_a_descriptor_that_somebody_else_has_by_now_is_not_shut(world: World) ->
     for connection in (near, far):
         connection.close()
     assert world.clock.getDelayedCalls() == []
+
+
+def test_more_than_heartbeats_is_movement_in_either_direction__RD_43(world: World) -> None:
+    descriptor, moved_at = world.join(), world.unfinished.moved_at
+    world.unfinished.named(b"a", descriptor)
+    assert moved_at(b"a") == moved_at(b"b") == 0.0
+    for came, answered in ((4000, 4191), (4000, 4192), (12_191, 4192), (12_191, 4193)):
+        before = moved_at(b"a")
+        world.came(descriptor, came, answered)
+        world.look(3)
+        moved = (came + answered) % 8192 == 0
+        assert moved_at(b"a") == pytest.approx(world.clock.seconds() - 0.1 if moved else before)
 
 
 def test_what_the_system_does_not_tell_cuts_nobody_off(world: World, tmp_path: Path) -> None:
@@ -305,7 +317,7 @@ def test_of_all_unfinished_messages_the_largest_is_cut_off__NB_02(
     worlds: tuple[World, World], flow: bool
 ) -> None:
     """As soon as they weigh more than half of the bound, in whichever ROUTER they are."""
-    each = 100_000 if flow else 100_000 // unfinished.FRAME_TIMES
+    each = 100_000 if flow else 100_000 // 32
     every = [joined(worlds[number % 2], number, flow=flow) for number in range(10)]
     worlds[0].look()
     for number, descriptor in enumerate(every):
@@ -338,9 +350,7 @@ def test_who_has_no_flow_is_cut_off_first__NB_02(worlds: tuple[World, World]) ->
     assert not world.evicted
     world.nbytes[hostile] = zeromq.TcpInfo(received=1000, pieces=5)
     world.look()
-    assert world.evicted == [
-        ("127.0.0.1", unfinished.FRAME_TIMES * 1000 + 5 * unfinished.BUFFER_BYTES)
-    ]
+    assert world.evicted == [("127.0.0.1", 32 * 1000 + 5 * 20_480)]
     assert list(world.unfinished.descriptors) == good
 
 
@@ -377,7 +387,7 @@ def test_who_sends_more_frames_than_any_of_ours_is_taken_at_its_word_no_more__NB
 
 
 MIB = 1 << 20
-STEP, CHECK_SECONDS = unfinished.STEP_BYTES, unfinished.CHECK_SECONDS
+STEP, CHECK_SECONDS = 65_536, 1.0
 LATE_SECONDS = 5
 
 
@@ -466,7 +476,7 @@ def test_libzmq_is_given_little_for_each_while_all_hold_much__NB_02(given: Given
     assert not given.give(first, 100 * MIB)
     assert first.passed == 32 * MIB
     assert not given.give(second, 100 * MIB)
-    assert second.passed == unfinished.PASSED_BYTES
+    assert second.passed == 8 * MIB
     given.read(second, MIB)
     assert given.give(second, MIB // 2, MIB // 2)
     assert not given.give(second, MIB)
@@ -479,7 +489,7 @@ def test_what_waits_outside_libzmq_counts__NB_02(given: Given) -> None:
     """NB-02: with what its messages weigh beside their bytes."""
     peer = given.join(b"a")
     backlog = given.backlogs[b"a"] = unfinished.Backlog(0.0)
-    small = STEP // unfinished.MESSAGE_BYTES
+    small = STEP // 256
     for number in range(1, 3 * small + 1):
         backlog.messages.append([b"a", b"", b""])
         given.every.waits(peer, backlog)
@@ -520,5 +530,10 @@ def test_where_nobody_tells_only_what_waits_outside_counts__NB_02(given: Given) 
     backlog.nbytes = MIB
     given.every.waits(peer, backlog)
     assert given.ledger.held == MIB
+    given.ledger.bound(MIB)
+    given.wait(60)
+    backlog.nbytes += MIB
+    given.every.waits(peer, backlog)
+    assert given.cut == [b"a"]
     given.every.shutdown()
     assert given.ledger.held == 0 and given.clock.getDelayedCalls() == []
