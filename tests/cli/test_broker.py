@@ -155,6 +155,19 @@ def test_where_no_queue_is_one_line_says_so(tmp_path: Path, words: list[str]) ->
     assert os.listdir(tmp_path) == []
 
 
+def test_what_was_mended_is_told_where_no_gateway_runs(
+    writer: QueueWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer.close()
+    [segment] = (tmp_path / "q").glob("*.segment")
+    with segment.open("ab") as file:
+        file.write(b"torn")
+    assert main(["broker", "ls", str(tmp_path / "q")]) == 0
+    told = capsys.readouterr()
+    cut = f"cut 4 bytes of an unfinished record from {segment}"
+    assert (told.out, told.err) == ("", f"{cut}\nthe broker has no queues\n")
+
+
 def waiting(queues: Sequence[QueueShown]) -> dict[str, int]:
     return {queue.name: queue.waiting for queue in queues if queue.waiting}
 
@@ -222,6 +235,10 @@ def test_what_a_disk_does_not_keep_is_not_said_to_be_done(
         (shown,) = stopped.queues()
         peeked = stopped.peek("tests", "q", 2)
         assert [one.body for one in peeked] == [b"x", b"y"]
+        assert (shown.space, shown.tries) == ("tests", 0)
+        assert [one.bytes for one in stopped.peek("tests", "q", 1)] == [1]
+        with pytest.raises(QueueError, match="is for dead letters"):
+            stopped.requeue("tests", "q", "x.dead")
         assert shown.oldest == peeked[0].received_at == NOW * 1e6
 
         def broken(*arguments: object) -> None:
@@ -265,7 +282,10 @@ def test_what_is_no_url_is_told(where: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(-1, "0 s"), (119, "119 s"), (121, "2 min"), (7201, "2 h"), (200_000, "2 d")],
+    [
+        *((-1, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h")),
+        *((172_799, "48 h"), (172_800, "2 d")),
+    ],
 )
 def test_ages(seconds: float, shown: str) -> None:
     assert broker.age(seconds) == shown

@@ -17,6 +17,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ from twisted_msgproto.cli import doctor
 from twisted_msgproto.cli.doctor import MISSING, NOTE, OK, Finding
 from twisted_msgproto.cli.init import escaped
 from twisted_msgproto.cli.status import DEFAULT_URL
+from twisted_msgproto.queue import QueueWriter
 
 UNITS = ("msgproto-gateway.service", "msgproto-bridge.service")
 TEMPLATE = "msgproto-gateway@.service"
@@ -241,10 +243,8 @@ def test_tls_makes_an_authority_and_servers_that_others_reach_with_it(
 ) -> None:
     names = ["localhost", "127.0.0.1", "*.gw.example"]
     words = [word for name in names for word in ("--tls", name)]
-    made = launch.run("init", "new", *words)
-    assert made.returncode == 0, made.stderr
-    assert f"msgproto passwd {launch.directory / 'new' / 'users'} NAME\n" in made.stdout
     new = launch.directory / "new"
+    msgproto("init", new, *words)
     modes = {"ca.pem": 0o644, "ca.key": 0o600, "tls/localhost.pem": 0o640, "gateway.toml": 0o640}
     assert {name: stat.S_IMODE((new / name).stat().st_mode) for name in modes} == modes
     refused = launch.run("check", "--file-only", "new/gateway.toml")
@@ -256,6 +256,14 @@ def test_tls_makes_an_authority_and_servers_that_others_reach_with_it(
     both = [x509.load_pem_x509_certificate(file.read_bytes()) for file in pair]
     critical = [[one.critical for one in each.extensions] for each in both]
     assert critical == [[True, True, False], [False] * 3]
+    hour, lasts = (
+        timedelta(hours=1),
+        [one.not_valid_after_utc - one.not_valid_before_utc for one in both],
+    )
+    assert lasts == [timedelta(3650) + hour, timedelta(825) + hour]
+    names_of = [[one.subject.rfc4514_string(), one.issuer.rfc4514_string()] for one in both]
+    assert names_of == [["CN=msgproto localhost"] * 2, ["CN=localhost", "CN=msgproto localhost"]]
+    assert both[0].extensions.get_extension_for_class(x509.BasicConstraints).value.path_length == 0
     context = ssl.create_default_context(cafile=new / "ca.pem")
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     tables = tomllib.loads((new / "gateway.toml").read_text())
@@ -294,6 +302,28 @@ def test_a_good_file_is_told_in_short(tmp_path: Path, capsys: pytest.CaptureFixt
     told = f"lumberjack: tcp:0:interface=127.0.0.1\nqueue: {tmp_path / 'spool'}\n"
     assert capsys.readouterr().out == told
     assert not (tmp_path / "spool").exists()
+
+
+def test_a_bridges_file_is_told_in_short(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(
+        f"queue = '{tmp_path}/q'\n[[table]]\nlocation = 'a'\ntransform = 'm:f'\n"
+        "dead_letters = 'c'\n[[table]]\nlocation = 'b'\n"
+        "name = 'typed'\n[table.columns]\nn = 'int'\n"
+        "client = { from = 'fields', path = 'c', type = 'string' }\n"
+    )
+    assert "no queue in" in msgproto("check", file, status=2)
+    told = msgproto("check", "--file-only", file)
+    assert told.splitlines() == [
+        f"a: {tmp_path}/a",
+        f"a: dead letters: {tmp_path}/c",
+        f"typed: {tmp_path}/b",
+        "typed: n int32 from the body: n",
+        "typed: client string from fields: c",
+        f"queue: {tmp_path}/q",
+    ]
+    QueueWriter(tmp_path / "q").close()
+    assert msgproto("check", file) == told
 
 
 def test_every_address_of_a_server_is_told(tmp_path: Path) -> None:
@@ -424,8 +454,6 @@ def test_a_unix_socket_of_who_starts_at_the_same_moment_is_not_removed(tmp_path:
 
 
 def test_a_queue_that_is_in_use_or_cannot_be_is_refused__FC_02(tmp_path: Path) -> None:
-    from twisted_msgproto.queue import QueueWriter
-
     server = '[lumberjack]\nendpoint = "tcp:0:interface=127.0.0.1"\n[queue]\n'
     queue = tmp_path / "queue"
     writer = QueueWriter(queue)
@@ -519,6 +547,35 @@ def test_more_open_files_are_allowed_as_the_note_says() -> None:
 
 
 @pytest.mark.parametrize(
+    ("limit", "remedy"),
+    [
+        ((10_000, 20_000), None),
+        ((-1, -1), None),
+        ((9_999, 9_999), ""),
+        ((9_999, 10_000), ", or ulimit -n 10000"),
+        ((9_999, 90_000), ", or ulimit -n 65536"),
+        ((9_999, -1), ", or ulimit -n 65536"),
+    ],
+)
+def test_few_open_files_are_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    limit: tuple[int, int],
+    remedy: str | None,
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: limit)
+    cli.main(["doctor", "--json"])
+    (found,) = (
+        one for one in json.loads(capsys.readouterr().out) if one["subject"] == "open files"
+    )
+    more = "" if remedy is None else ": a server admits 10000 connections"
+    assert found["text"] == f"{limit[0]} of at most {limit[1]}{more}"
+    unit = "LimitNOFILE=65536 in the unit"
+    expected = (OK, "") if remedy is None else (NOTE, f"{unit}{remedy}")
+    assert (found["state"], found["remedy"]) == expected
+
+
+@pytest.mark.parametrize(
     ("mounts", "state", "text"),
     [
         ({"/": "ext4"}, OK, "ext4 at "),
@@ -555,15 +612,19 @@ def test_a_disk_with_less_than_a_gib_left_is_a_note(
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     (space,) = (one for one in doctor.disk(tmp_path) if one.subject == "queue's space")
     assert (space.state, space.text) == (state, "1.0 GiB free")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    (alone,) = doctor.disk(tmp_path / "queue")
+    assert (alone.state, alone.text) == (MISSING, f"{tmp_path} cannot be written")
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(0.002, OK), (0.05, NOTE)])
+@pytest.mark.parametrize(("seconds", "state"), [(0.002, OK), (0.03125, NOTE)])
 def test_a_slow_disk_is_a_note(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, state: str
 ) -> None:
     now = [0.0]
     monkeypatch.setattr("os.fdatasync", lambda file: now.append(now.pop() + seconds))
-    assert doctor.sync_time(tmp_path, lambda: now[0]).state == state
+    found = doctor.sync_time(tmp_path, lambda: now[0])
+    assert (found.state, found.text) == (state, f"{1000 * seconds:.2f} ms (median of 20)")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
