@@ -149,21 +149,23 @@ def test_parts_of_a_batch_are_counted_and_timed_each_for_itself(
 
 
 def test_with_a_rate_each_message_is_sent_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also many at once, where the server was slow, though never more than the window has."""
+    """From when all are connected; more at once after a pause, though no more than the window."""
     sent: list[tuple[float, int]] = []
+    connecting = iter([0.0, 0.25])
 
     async def sending(clock: Clock, options: object, messages: Any, progress: Any) -> None:
+        await deferLater(clock, next(connecting))
         while some := await messages.some(2):
             sent.append((clock.seconds(), len(some)))
             progress.sent(len(some))
-            if clock.seconds() == 0.5:
+            if clock.seconds() == 0.75:
                 await deferLater(clock, 0.625)
             progress.acknowledged(len(some))
 
-    planted(monkeypatch, sending, [0.125] * 16)
+    planted(monkeypatch, sending, [0.125] * 18)
     words = ("--clients", "2", "--seconds", "1.5", "--rate", "8")
     assert msgproto("bench", "lumberjack", *words).startswith("12 of 12 messages acknowledged in")
-    each = [(0.0, 1), (0.25, 1), (0.5, 1), (1.125, 2), (1.25, 1)]
+    each = [(0.25, 1), (0.5, 1), (0.75, 1), (1.375, 2), (1.5, 1)]
     assert sorted(sent) == sorted(each * 2)
 
 
