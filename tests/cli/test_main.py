@@ -15,6 +15,8 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -60,12 +62,16 @@ def test_help_names_every_sub_command_and_imports_none_of_them(launch: Launcher)
         assert re.search(rf"^  {name} +{words}$", told.output, re.M), name
 
 
+REPEATING = ("bench", "bridge", "gateway", "init", "recv", "send")
+
+
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_sub_command_and_every_action_of_it_prints_its_help(name: str) -> None:
     told = msgproto(name, "--help")
     assert told.startswith(f"Usage: msgproto {name} ")
     assert not re.search(r"^  \w+ *$", told.partition("Actions:")[2], re.M)
     assert "``" not in told
+    assert ("; repeatable" in " ".join(told.split())) == (name in REPEATING)
     for action in re.findall(r"^  (\w+) +\w", told.partition("Actions:")[2], re.M):
         assert msgproto(name, action, "--help").startswith(f"Usage: msgproto {name} {action} ")
 
@@ -172,6 +178,10 @@ def test_the_gateway_is_what_twistd_runs_with_all_that_was_said(
     assert ran == [["--nodaemon", "--pidfile=", "msgproto", *said]]
     assert cli.main(["gateway", "-c", "g.toml"]) == 0
     assert ran[1:] == [["--nodaemon", "--pidfile=", "msgproto", "--config=g.toml"]]
+    for code, status in (("no such file", 2), (3, None)):
+        monkeypatch.setattr("twisted.scripts.twistd.run", partial(sys.exit, code))
+        with nullcontext() if status else pytest.raises(SystemExit):
+            assert msgproto("gateway", "-c", "g.toml", status=2) == "no such file\n"
 
 
 MSGPROTO = Path(sys.executable).with_name("msgproto")
@@ -196,7 +206,11 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ids=" ".join,
 )
 def test_bash_offers_what_may_stand_there(
-    tmp_path: Path, words: list[str], offered: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    offered: list[str],
 ) -> None:
     """Click writes the script, and those for zsh and fish."""
     script = tmp_path / "script"
@@ -210,6 +224,12 @@ def test_bash_offers_what_may_stand_there(
     )
     assert done.stderr == ""
     assert [line for line in done.stdout.splitlines() if line] == offered
+    monkeypatch.setenv("_MSGPROTO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["msgproto", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    assert cli.main([]) == 0
+    kinds = [f"plain,{one}" for one in offered] if offered != ["(a path)"] else ["file,my"]
+    assert capsys.readouterr().out.splitlines() == kinds
 
 
 @pytest.mark.parametrize("words", ["--help", "queue dump q", "queue tail q"])

@@ -296,16 +296,22 @@ def test_a_password_is_the_first_line_of_its_file(
 # ── ``msgproto recv``: a message a line, an end after ``--count``; with a protocol o ──
 
 COMMAND = """
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import ConnectionLost
 from twisted.internet.task import deferLater
 from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.core.message import Message
 
 DEFAULT_ENDPOINT = "tcp:127.0.0.1:1"
+RECV_OPTIONS = {"destination", "ready"}
 
 async def recv(reactor, options, show):
+    fail(RuntimeError("nobody handles it"))
     if options.endpoint == "refuse":
         raise Refused("no such topic")
+    if options.endpoint == "tcp:cut:1":
+        options.ready()
+        raise ConnectionLost
     try:
         for n in range(0 if options.endpoint == "silent" else 5):
             show(Message("fake", "topic", 0, destination=options.destination, body=b"%d" % n))
@@ -378,12 +384,17 @@ def test_without_a_count_it_goes_on_until_a_signal(fake: Launcher, number: signa
     assert program.lines == ["0", "1", "2", "3", "4", "unsubscribed"]
 
 
+CUT_OFF = "msgproto recv: the connection was lost: the server, or something on the way"
+
+
 @pytest.mark.parametrize(
     ("words", "status", "line"),
     [
         (["ends"], 0, "unsubscribed"),
         (["ends", "--count", "6"], 1, "msgproto recv: 5 of 6 messages came"),
         (["refuse"], 1, "msgproto recv: no such topic"),
+        (["tcp:cut:1"], 1, CUT_OFF),
+        (["tcp:cut:1", "--until-empty"], 1, CUT_OFF),
         (["silent", "--timeout", "0.1"], 1, "msgproto recv: no message came within 0.1 s"),
         (
             ["--count", "9", "--timeout", "0.1"],
@@ -400,8 +411,10 @@ def test_how_a_peer_ends_is_a_status_and_a_line(
     program = recv(fake, *words)
     assert program.wait() == status
     assert program.lines[-1].startswith(line)
-    shown = ["0", "1", "2", "3", "4"] if words[0] not in ("silent", "refuse") else []
+    shown = ["0", "1", "2", "3", "4"] if words[0] not in ("silent", "refuse", "tcp:cut:1") else []
     assert program.lines[: len(shown)] == shown
+    assert "nobody handles it" not in program.output
+    assert "if it speaks TLS" not in program.output, "it has agreed"
 
 
 @pytest.mark.parametrize("protocol", ["umq", "mtl"])

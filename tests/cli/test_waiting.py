@@ -5,6 +5,7 @@ What a silent server means to both is in ``tests/contract/test_send.py``.
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,3 +103,32 @@ class Leaving(TestCase):
 
             command: Any = SimpleNamespace(recv=recv)
             await receive(reactor, command, RecvOptions(endpoint="x"), print, None, file.fileno())
+
+    async def test_a_pipe_that_nobody_reads_any_more_ends_it(self) -> None:
+        out, into = os.pipe()
+        self.addCleanup(os.close, into)
+        reactor.callLater(0, os.close, out)
+
+        async def recv(reactor: Any, options: Any, show: Any) -> None:
+            await Deferred()
+
+        command: Any = SimpleNamespace(recv=recv)
+        with self.assertRaises(BrokenPipeError):
+            await receive(reactor, command, RecvOptions(endpoint="x"), print, None, into)
+
+    def test_a_protocol_which_is_refused_more_than_was_asked_for_may_tidy_up(self) -> None:
+        clock, done = Clock(), list[str]()
+
+        async def recv(reactor: Any, options: Any, show: Any) -> None:
+            try:
+                for _ in range(2):
+                    show(Message("fake", "topic", 0))
+            finally:
+                await deferLater(reactor, 1.0, done.append, "unsubscribed")
+
+        command: Any = SimpleNamespace(recv=recv)
+        asked = RecvOptions(endpoint="x", count=1)
+        receiving = Deferred.fromCoroutine(receive(clock, command, asked, lambda message: None))
+        clock.pump([0.0, 1.0])
+        self.successResultOf(receiving)
+        self.assertEqual(done, ["unsubscribed"])
