@@ -19,6 +19,7 @@ import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.spark.test_bridge import START_SECONDS
+from tests.spark.test_source import trim
 from tests.tools.processes import Launched, Launcher
 from tests.tools.tables import Gateway, check_sum
 from twisted_msgproto import cli
@@ -297,6 +298,12 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     assert process.wait(seconds=START_SECONDS) == 0
     assert [row["offset"] for row in rows_of(access)] == wanted(120)
     whole(access, queue)
+    deltalake.DeltaTable(str(access)).restore(0)
+    process = start(launch)
+    process.line("access: stands aside", seconds=START_SECONDS)
+    process.signal(signal.SIGTERM)
+    assert process.wait(seconds=START_SECONDS) == 0
+    assert {status["state"] for status in read_statuses(queue)} == {"ended"}
 
 
 # -- growth ---------------------------------------------------------------------------------------
@@ -387,6 +394,19 @@ def test_a_start_that_is_refused_adds_no_column(launch: Launcher, tmp_path: Path
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stdout
     assert why in refused.stderr
     assert Table.open(table).version == before.version
+
+
+def test_a_new_table_begins_behind_what_was_trimmed_only_if_its_file_says_so(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    write(queue := tmp_path / "queue", messages(0, 1500))
+    begin = trim(queue)
+    configured(tmp_path, RAW)
+    refused = launch.run("bridge", "--config", "bridge.toml", "--once")
+    assert refused.returncode == 2 and f"below offset {begin}" in refused.stderr
+    configured(tmp_path, f'{RAW}start = "begin"\n')
+    drain(launch)
+    assert rows_of(tmp_path / "raw")[0]["offset"] == begin
 
 
 def test_bridges_with_two_definitions_of_a_table_land_each_row_once(

@@ -152,7 +152,7 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
     Alone a bridge raises what keeps it from landing. Among others it stands aside, and tries again
     after pauses; what is wrong with the configuration ends them all.
     """
-    first = bridges[0].options
+    first = bridges[0]
     schedules = not any(bridge.options.transform for bridge in bridges)
     with contextlib.ExitStack() as stack:
         for bridge in bridges:
@@ -170,11 +170,11 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
         with ending.interrupting():  # Java takes its time to start
             context = stack.enter_context(
                 spark_context(
-                    first.master,
+                    first.options.master,
                     scratch,
-                    first.settings,
+                    first.options.settings,
                     java,
-                    lambda line: bridges[0].say(f"bridge: {line}"),
+                    lambda line: first.say(f"bridge: {line}"),
                 )
             )
         ending.install()
@@ -185,7 +185,7 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
         if sharing:
             runner.warm()
         if len(bridges) == 1:
-            bridges[0].land(runner)
+            first.land(runner)
             return
         threads = [
             threading.Thread(target=bridge.keep_landing, args=[runner], name=bridge.options.name)
@@ -309,8 +309,11 @@ class Bridge:
 
     def keep_landing(self, spark: SparkRunner) -> None:
         """Land beside other tables: what keeps this one from it does not concern them."""
-        while not self.ending.wishes:
+        while True:
+            told = self.status
             try:
+                if self.ending.wishes:
+                    raise KeyboardInterrupt
                 if self.error is not None:
                     self._wait_aside()
                     self._fresh()
@@ -319,6 +322,7 @@ class Bridge:
                 self.land(spark)
                 return
             except KeyboardInterrupt:
+                self.status = self.status or told  # none yet of a table that it looks at anew
                 self.interrupted()
                 return
             except (QueueError, TableError) as error:
