@@ -31,7 +31,7 @@ def need_spark() -> None:
     absent.
     """
     try:
-        import pyarrow
+        import pyarrow  # noqa: F401
         import pyspark.sql.streaming.datasource  # noqa: F401  since pyspark 4.2
     except ImportError as error:
         found = getattr(sys.modules.get("pyspark"), "__file__", None)
@@ -44,7 +44,6 @@ def need_spark() -> None:
             f"the pyspark in {os.path.dirname(found)} is {version}, which is too old ({error}): "
             "take it out of PYTHONPATH, or pip install 'twisted-msgproto[spark]'"
         ) from None
-    del pyarrow
 
 
 def register(spark: SparkSession, *, probe: bool = True) -> None:

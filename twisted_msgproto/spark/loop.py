@@ -358,7 +358,8 @@ class Loop:
                 entries[name]["rejected"] = counts[name]
         known = self.table.transactions
         counted = {name: known.get(name, 0) for name in notes if name.startswith(COUNTS)}
-        for attempt in range(ATTEMPTS_MAX):
+        attempts = 0
+        while True:
             try:
                 return self.table.commit(
                     landed.files,
@@ -372,13 +373,13 @@ class Loop:
             except TableChanged:
                 raise
             except TableError as error:
+                attempts += 1
                 # Overtaken among them: who has moved a gateway, ends the bridge.
-                if type(error) is not TableError or attempt == ATTEMPTS_MAX - 1:
+                if type(error) is not TableError or attempts == ATTEMPTS_MAX:
                     raise
                 self.say(f"bridge: {error}; the same files are committed again")
                 if self.stop.wait(ATTEMPT_SECONDS):
                     return None
-        raise AssertionError("unreachable")
 
     def _failed(self, error: MsgprotoError) -> None:
         self.check()

@@ -89,16 +89,11 @@ def json_columns(
 def _members(shape: StructType) -> Callable[[Column], Column]:
     """Return a function of Spark's that makes ``value``, of the type ``shape``, and ``error``."""
     try:
-        kinds = [field.type for field in arrow_schema(shape)]
+        fields = list(arrow_schema(shape))
     except PySparkTypeError as error:
         line = str(error).partition("] ")[2]
         raise ConfigurationError(f"no column of JSON can be made: {line}") from None
-    wanted = Columns(
-        tuple(
-            columns.Column(name, kind, (name,))
-            for name, kind in zip(shape.names, kinds, strict=True)
-        )
-    )
+    wanted = Columns(tuple(columns.Column(one.name, one.type, (one.name,)) for one in fields))
     for column in wanted.columns:
         column.convert()  # a type that JSON has no values of is told here
     result = StructType().add("value", shape).add("error", "string")
