@@ -617,12 +617,13 @@ def test_when_no_gateway_can_be_landed_the_first_one_s_reason_is_told__TB_09(
         loop.run()
 
 
+@pytest.mark.parametrize("failures", [2, 3])
 def test_a_commit_which_fails_commits_the_same_files_again(
-    table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
-    opened = Table.create(table, TABLE_SCHEMA)
+    opened, said = Table.create(table, TABLE_SCHEMA), list[str]()
     committed = opened.commit
-    errors: list[MsgprotoError] = [TableError("no answer"), TableError("no answer")]
+    errors: list[MsgprotoError] = [TableError("no answer") for _ in range(failures)]
 
     def commit(*words: Any, **options: Any) -> int:
         if errors:
@@ -630,9 +631,33 @@ def test_a_commit_which_fails_commits_the_same_files_again(
         return committed(*words, **options)
 
     monkeypatch.setattr(opened, "commit", commit)
-    drain(opened, [queue])
-    exactly(table, queue)
-    assert len(list(table.rglob("*.parquet"))) == 1
+    if failures == 3:
+        with pytest.raises(TableError, match="no answer"):
+            drain(opened, [queue], say=said.append)
+    else:
+        drain(opened, [queue], say=said.append)
+        exactly(table, queue)
+    assert (errors, len(list(table.rglob("*.parquet")))) == ([], 1)
+    assert said == ["bridge: no answer; the same files are committed again"] * 2
+
+
+def test_rows_that_others_erase_while_it_runs_are_told(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def others() -> None:
+        DeltaTable(table).delete("offset < 5")
+        DeltaTable(table).alter.set_table_properties(
+            {"delta.logRetentionDuration": "interval 40 days"}
+        )
+        write(queue, messages(1500, 10))
+
+    loop = loop_over(table, [queue], pace=Pace(trigger=0), say=said.append)
+    scripted(loop, monkeypatch, lambda: None, others, lambda: None)
+    assert said == [
+        "bridge: version 2 (DELETE, by another program) erased 5 rows; they will not land again"
+    ]
 
 
 def test_a_checkpoint_which_fails_does_not_end_the_bridge(table: Path, queue: Path) -> None:

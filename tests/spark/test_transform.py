@@ -20,6 +20,7 @@ from tests.spark.test_report import LOOPBACK, asked, shown
 from tests.tools.loops import landed_offsets
 from tests.tools.processes import Launcher, command_of, descendants, environment
 from tests.tools.s3 import Store
+from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, Landed, QueueReader
@@ -247,6 +248,20 @@ def test_what_is_no_function_is_one_line_before_java_starts(
     assert text in told and told.count("\n") == 1
     assert str(tmp_path) not in sys.path
     assert not (tmp_path / "table").exists()
+
+
+def test_a_wrong_queue_is_told_before_java_starts_where_the_table_is_there(
+    module: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command_here: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Table.create(tmp_path / "table", TABLE_SCHEMA)
+    monkeypatch.setattr("twisted_msgproto.spark.bridge.spark_context", None)
+    words = ["bridge", "--queue", "none", "--table", "table", "--transform", f"{module}:same"]
+    assert cli.main(words) == 2
+    assert "no queue in" in capsys.readouterr().err
 
 
 def test_the_table_has_the_functions_columns_and_a_day() -> None:
