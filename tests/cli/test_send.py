@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.tools.endpoints import reserved
@@ -22,7 +23,8 @@ from twisted_msgproto import Message, cli
 from twisted_msgproto.cli import send
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import as_line
-from twisted_msgproto.net.clients.command_types import SendOptions
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.registry import PROTOCOLS
 
@@ -247,6 +249,42 @@ def test_the_status_and_the_line_follow_the_counts_whatever_the_protocol_says(
     assert ("the server was not asked to acknowledge" in told.out) == (counts[2] > 0)
 
 
+@pytest.mark.parametrize(
+    ("sent", "as_json", "line"),
+    [
+        (0, False, "it is too long"),
+        (0, True, "nothing was sent: it is too long"),
+        (2, False, "1 of 5 messages were acknowledged: it is too long"),
+        (2, True, "1 of 5 messages were acknowledged: it is too long"),
+    ],
+)
+def test_what_the_operator_has_to_change_is_told_with_the_counts(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sent: int,
+    as_json: bool,
+    line: str,
+) -> None:
+    async def refusing(reactor: object, options: object, some: object, progress: Counted) -> None:
+        if sent:
+            progress.sent(sent)
+            progress.acknowledged(1)
+            progress.note("stored as x")
+        raise ConfigurationError("it is too long")
+
+    planted(monkeypatch, refusing)
+    times = iter([5.0, 7.0])
+    monkeypatch.setattr(send, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    assert cli.main(["send", "lumberjack", "--count", "5", *["--json"] * as_json]) == 2
+    told = capsys.readouterr()
+    assert told.err == f"msgproto send: {line}\n"
+    if as_json:
+        counts = {"sent": sent, "acknowledged": sent // 2, "seconds": 2.0}
+        assert json.loads(told.out) == counts | ({"notes": ["stored as x"]} if sent else {})
+    else:
+        assert told.out == ("sent 2, acknowledged 1 in 2.00 s (0/s); stored as x\n" if sent else "")
+
+
 def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -265,6 +303,30 @@ def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
         (["--call", "add"], []),
     ):
         assert msgproto("send", "umq", "ws://h", *words) == f"add {told}\n"
+    for more in ("--count", "--size"):
+        line = msgproto("send", "umq", "ws://h", "--call", "add", more, "1", status=2)
+        assert line == f"msgproto send: {more} does not go with --call\n"
+
+
+@pytest.mark.parametrize(
+    ("why", "status", "line"), [("it is away", 1, "it is away"), (None, 3, "stored")]
+)
+def test_a_call_that_was_not_carried_out_says_so(
+    monkeypatch: pytest.MonkeyPatch, why: str | None, status: int, line: str
+) -> None:
+    async def call(*arguments: object) -> tuple[str, bool]:
+        return "stored", False
+
+    def driven(work: Callable[[object], Coroutine[Any, Any, None]], *rest: object) -> str | None:
+        if why is None:
+            with pytest.raises(StopIteration):
+                work(Clock()).send(None)
+        return why
+
+    planted(monkeypatch, None, call=call)
+    monkeypatch.setattr(send, "why_not", driven)
+    told = msgproto("send", "umq", "ws://h", "--call", "add", status=status)
+    assert told == f"msgproto send: {line}\n"
 
 
 @pytest.mark.parametrize(
@@ -382,6 +444,56 @@ def test_without_a_count_it_goes_on_until_a_signal(fake: Launcher, number: signa
     program.signal(number)
     assert program.wait() == 130
     assert program.lines == ["0", "1", "2", "3", "4", "unsubscribed"]
+
+
+NO_MORE = "no more came within 3 s, and nobody answers at tcp:h:1; is the server running?"
+NOBODY = NO_MORE.replace("more", "message")
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "agreed", "line"),
+    [
+        ([], 0, False, ""),
+        (["--count=2"], 1, False, "1 of 2 messages came: the server ended it"),
+        (["--count=2"], 2, False, ""),
+        (["--timeout=3"], 1, False, ""),
+        (["--timeout=3"], 0, False, NOBODY),
+        (["--timeout=3"], 0, True, "no message came within 3 s"),
+        (["--timeout=3", "--count=2"], 0, False, f"0 of 2 messages came: {NO_MORE}"),
+        (["--timeout=3", "--count=2"], 1, False, "1 of 2 messages came: no more came within 3 s"),
+        (["--timeout=3", "--until-empty"], 0, True, ""),
+    ],
+)
+def test_too_few_messages_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: list[str],
+    count: int,
+    agreed: bool,
+    line: str,
+) -> None:
+    async def receiving(clock: Clock, options: RecvOptions, show: Callable[..., None]) -> None:
+        if agreed and options.ready is not None:
+            options.ready()
+        for number in range(count):
+            show(Message("fake", "topic", 0, body=b"%d" % number, fields={"a": "b"}))
+
+    def driven(work: Callable[[Any], Coroutine[Any, Any, None]], *rest: Any) -> None:
+        running = Deferred.fromCoroutine(work(clock := Clock()))
+        clock.advance(0)
+        assert running.called
+        assert clock.getDelayedCalls() == []
+        assert bool(rest[1]()) == (agreed or count > 0)
+
+    command = SimpleNamespace(
+        recv=receiving, DEFAULT_ENDPOINT="tcp:h:1", RECV_OPTIONS={"ready", "destination"}
+    )
+    for name, stand_in in (("command_of", lambda *of: command), ("why_not", driven)):
+        monkeypatch.setattr(f"twisted_msgproto.cli.recv.{name}", stand_in)
+    assert cli.main(["recv", "umq", *words, "--properties"]) == bool(line)
+    told = capfd.readouterr()
+    assert told.out.splitlines() == [f'{{"a": "b"}}\t{number}' for number in range(count)]
+    assert told.err == (f"msgproto recv: {line}\n" if line else "")
 
 
 CUT_OFF = "msgproto recv: the connection was lost: the server, or something on the way"

@@ -263,3 +263,13 @@ def test_what_answers_and_is_no_gateway_is_a_line(monkeypatch: pytest.MonkeyPatc
     for where in ("http://h:1", DEFAULT_URL):
         told = msgproto("status", where, status=2)
         assert told == "msgproto status: what answers there is no status endpoint of a gateway\n"
+
+
+def test_reload_says_what_was_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, list[str]] = {"done": [], "later": []}
+    monkeypatch.setattr(GatewayBroker, "reload", lambda gateway: told)
+    assert msgproto("reload", "http://h:1") == "the gateway has no file to read again\n"
+    told |= {"done": ["ü.pem"], "later": ["the port"]}
+    lines = "read again: ü.pem\nchanged, and in force after the next start: the port\n"
+    assert msgproto("reload", "http://h:1") == lines
+    assert msgproto("reload", "http://h:1", "--json") == f"{json.dumps(told, ensure_ascii=False)}\n"
