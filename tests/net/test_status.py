@@ -269,6 +269,8 @@ class Figures(Served):
         broker = GatewayBroker(f"http://127.0.0.1:{self.port}", token_file)
         with self.assertRaisesRegex(QueueError, "this gateway has no broker"):
             await deferToThread(broker.queues)
+        again = await deferToThread(broker.reload)
+        self.assertRegex(again["done"][-1], "^status: the token of /")
 
 
 class Page(Served):

@@ -272,7 +272,6 @@ class FrameReader:
                 at = len(piece) % 4
                 piece, self._mask = xored(piece, self._mask), self._mask[at:] + self._mask[:at]
             if self._opcode == TEXT & 0x0F and not self._is_text(piece, final):
-                self.drop()
                 self.answer = Refusal(CLOSE_INVALID, _INVALID_TEXT)
                 self.starved = False
                 return place + len(piece)
