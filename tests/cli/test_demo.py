@@ -28,7 +28,7 @@ from twisted_msgproto.cli.demo import (
     sample,
 )
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.registry import PROTOCOLS
+from twisted_msgproto.registry import PROTOCOLS, Registered
 
 spark = pytest.mark.xdist_group("bridges")
 
@@ -103,13 +103,18 @@ def test_rows_of_an_earlier_run_or_another_gateway_do_not_count(tmp_path: Path) 
     assert landed_since(LandedTable(tmp_path), "a", 7) == {"lumberjack": 1, "umq": 1}
 
 
-def test_a_directory_serves_one_demo_at_a_time(tmp_path: Path) -> None:
+def test_a_directory_serves_one_demo_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with demo.working_directory(tmp_path) as directory:
         assert directory == tmp_path.resolve()
         with pytest.raises(ConfigurationError, match="another demo runs in"):
             demo.working_directory(tmp_path).__enter__()
     with demo.working_directory(tmp_path):
         pass
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with demo.working_directory(None) as made, demo.working_directory(None) as other:
+        assert made.is_dir() and other.is_dir() and made != other
 
 
 def test_a_directory_which_cannot_be_is_one_line(tmp_path: Path) -> None:
@@ -152,9 +157,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
         monkeypatch.setattr(demo.subprocess, "Popen", popen)
         return bridges
 
-    monkeypatch.setattr(
-        demo, "shown_protocols", lambda: {name: PROTOCOLS[name] for name in ("lumberjack", "sabc")}
-    )
+    def usable(complain: Callable[[str], None], parts: object) -> list[Registered]:
+        complain("the protocol x is broken")
+        return [PROTOCOLS["lumberjack"], PROTOCOLS["sabc"], PROTOCOLS["umq"]._replace(demo={})]
+
+    monkeypatch.setattr(demo, "usable", usable)
     monkeypatch.setattr(
         demo, "landed_by_spark", lambda table, _, *of: landed_since(LandedTable(table), *of)
     )
@@ -173,18 +180,20 @@ def test_each_step_is_told_until_all_of_this_run_has_landed(
     earlier = tables.Gateway(tmp_path / "queue")
     tables.land_gateways(tables.create_table(tmp_path / "table"), earlier)
     earlier.put(2)
-    sleep, shown = time.sleep, list[str]()
+    sleep, shown, errors = time.sleep, list[str](), list[str]()
 
     def slept(seconds: float) -> None:
-        shown.append(capsys.readouterr().out)
+        for stream, text in zip((shown, errors), capsys.readouterr(), strict=True):
+            stream.append(text)
         if "go on" in shown[-1]:
             bridges[0].kill()
         sleep(seconds)
 
     monkeypatch.setattr(demo.time, "sleep", slept)
     assert main(["demo", "--keep", str(tmp_path), "--messages", "3", "--keep-running"]) == 1
-    ended = "the bridge process ended with status -9; its log "
-    assert capsys.readouterr().err.startswith(f"msgproto demo: {ended}")
+    *_, broken, ended = ["", *"".join([*errors, capsys.readouterr().err]).splitlines()]
+    assert broken == "msgproto demo: the protocol x is broken"
+    assert ended.startswith("msgproto demo: the bridge process ended with status -9; its log ")
     told = re.sub(r"\n +\d+\.\d s: .* in the table(?=\n  )", "", "".join(shown))
     address = r"127\.0\.0\.1:\d+"
     for line in (
@@ -220,6 +229,11 @@ def test_each_step_is_told_until_all_of_this_run_has_landed(
     ("name", "value", "line"),
     [
         (
+            "usable",
+            lambda *_: [PROTOCOLS["lumberjack"]._replace(demo_send=("--window", "x"))],
+            "the send-lumberjack process ended with status 2; its log .*: a whole number from 1",
+        ),
+        (
             "gateway_file",
             lambda queue, protocols: "[nonsense]",
             "the gateway process ended with status 2; its log .*: unknown table .nonsense",
@@ -237,9 +251,9 @@ def test_what_fails_is_told_with_the_end_of_its_log(
     value: object,
     line: str,
 ) -> None:
-    quick("import time; time.sleep(1); raise SystemExit('no Java')")
+    quick("raise SystemExit('no Java')" if name == "MESSAGES" else "import time; time.sleep(60)")
     monkeypatch.setattr(demo, name, value)
-    told = msgproto("demo", "--keep", tmp_path, status=1)
+    told = msgproto("demo", "--keep", tmp_path, "--messages", "1", status=1)
     assert re.search(f"(?s)\nmsgproto demo: {line}", told), told
 
 

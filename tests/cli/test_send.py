@@ -303,6 +303,11 @@ def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
         (["--call", "add"], []),
     ):
         assert msgproto("send", "umq", "ws://h", *words) == f"add {told}\n"
+    for words, line in (
+        (["--args", "1"], "--args go with --call METHOD"),
+        (["--size", "5"], "--size goes with --count N"),
+    ):
+        assert msgproto("send", "umq", "ws://h", *words, status=2) == f"msgproto send: {line}\n"
     for more in ("--count", "--size"):
         line = msgproto("send", "umq", "ws://h", "--call", "add", more, "1", status=2)
         assert line == f"msgproto send: {more} does not go with --call\n"
