@@ -25,6 +25,7 @@ from tests.net.test_websocket_cases import (
     sent,
 )
 from twisted_msgproto.extend import MsgprotoServerFactory, SessionFactory
+from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.net.wires.websocket import (
     MESSAGE_LIMIT,
     WEBSOCKET_LIMITS,
@@ -317,6 +318,9 @@ class Reading(TestCase):
         return turns
 
     def test_a_turn_is_bounded_by_time_and_not_by_messages__NB_07(self):
+        """And measured."""
+        watched = []
+        self.patch(Sessions, "turnWatch", TurnWatch(-1.0, lambda *told: watched.append(told[:2])))
         connection, transport, clock = server(clock=Clock())
         session = connection.session
 
@@ -329,7 +333,9 @@ class Reading(TestCase):
 
         done, took = [0], 0.000_001
         session.on_message = work
+        watched.clear()
         connection.dataReceived(client_frame(b"quick") * 5000)
+        self.assertEqual(watched, [("192.168.1.1:54321", "192.168.1.1")])
         self.assertEqual((done[-1], transport.producerState), (5000, "producing"))
         took = 0.001
         for _ in range(4):
