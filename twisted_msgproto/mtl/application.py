@@ -69,7 +69,7 @@ SPACES: Final = "mtl/"
 
 @dataclass(slots=True)
 class Given(Stored):
-    message_id: int = 0
+    message_id: int
 
 
 class QueueReader:

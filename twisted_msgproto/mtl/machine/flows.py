@@ -271,7 +271,7 @@ class ReadingFlow(Flow):
     """
 
     outbox: list[list[bytes]] = field(default_factory=list)
-    prefetch: int = 1
+    prefetch: int = field(kw_only=True)
     burst: int = BURST
     summoned: dict[str, bytes] = field(default_factory=dict)
     unconfirmed: OrderedDict[int, tuple[str, Stored]] = field(default_factory=OrderedDict)

@@ -209,7 +209,6 @@ class DealerWire(Wire):
     def stop(self) -> None:
         if self._look is not None:
             self._look.cancel()
-            self._look = None
         self.drop()
 
 

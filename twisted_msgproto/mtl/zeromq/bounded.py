@@ -315,8 +315,6 @@ class Bounded:
     def shutdown(self) -> None:
         if self._retry is not None:
             self._retry.cancel()
-            self._retry = None
-        self._backlogs.clear()
         while self._removals:
             self._removals.pop()()
         monitor, self.monitor = self.monitor, None
@@ -533,5 +531,4 @@ class Routing:
         self._sendBacklogs.shutdown()
         if self._waiting is not None:
             self._waiting.cancel()
-            self._waiting = None
         super().shutdown()  # type: ignore[misc]

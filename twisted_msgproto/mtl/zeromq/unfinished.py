@@ -554,4 +554,3 @@ class SendBacklogs:
             self.forget(peer)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
