@@ -35,7 +35,14 @@ from tests.mtl.plain import Flow, Plain
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.send import deliver
 from twisted_msgproto.core.errors import ConfigurationError, Refused, TimedOut
-from twisted_msgproto.mtl import CurveClient, CurveServer, MtlServerFactory, command, credentials
+from twisted_msgproto.mtl import (
+    CurveClient,
+    CurveServer,
+    MtlServerFactory,
+    command,
+    credentials,
+    serve,
+)
 from twisted_msgproto.net import PasswordFile
 from twisted_msgproto.net.authentication import portal_over, sasl
 from twisted_msgproto.net.clients.command_types import SendOptions
@@ -372,6 +379,8 @@ class Curve(MtlCase):
         ):  # fmt: skip
             with self.assertRaisesRegex(ConfigurationError, "--insecure"):
                 MtlServerFactory().listen(control, data)
+        with self.assertRaisesRegex(ConfigurationError, "--insecure"):
+            serve("tcp://0.0.0.0:0")
         self.server(listen=["tcp://0.0.0.0:*"], data=None, insecure=True)
 
     @run

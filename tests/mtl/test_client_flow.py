@@ -80,7 +80,7 @@ def writer(confirm: bool = True, **limits: object) -> Flowing:
     return Flowing(False, confirm, **limits).stands()
 
 
-WEIGHT = terms.WAITING_WEIGHT_BYTES + len(b"\x01a" + EMPTY + b"1")  # of a content that waits
+WEIGHT = 640 + len(b"\x01a" + EMPTY + b"1")  # of a content that waits
 REJECTED = "the server rejected content and ended the flow"
 NOTHING = "nothing-to-settle"
 COMMANDS: list[tuple[DataCommand, list[str]]] = [

@@ -259,6 +259,28 @@ class Ends(MtlCase):
         await until(lambda: len(elsewhere) >= 3)
 
 
+class Kept(MtlCase):
+    @run
+    async def test_what_is_in_a_queue_outlives_its_server__MT_26(self) -> None:
+        directory, bodies = self.mktemp(), [b"first", b"second"]
+        for body in bodies:
+            async with (
+                serve("tcp://127.0.0.1:0", queue=directory) as server,
+                connect(server.addresses[0], profile="queue") as client,
+            ):
+                writer = await client.writer(["a"])
+                await writer.send("a", body, {"k": 1})
+        async with (
+            serve("tcp://127.0.0.1:0", queue=directory) as server,
+            connect(server.addresses[0], profile="queue") as client,
+        ):
+            reader = await client.reader(["a"])
+            await reader.summon("a")
+            got = [await reader.__anext__() for _ in bodies]
+            self.assertEqual([one.body for one in got], bodies)
+            self.assertEqual([one.properties["k"] for one in got], [1, 1])
+
+
 class Peers(MtlCase):
     @run
     async def test_rows_have_the_address_which_their_content_came_from(self) -> None:
