@@ -14,7 +14,17 @@ import pytest
 import zmq
 from twisted.internet.threads import deferToThread
 
-from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, Recorded, later, reactor, run, until
+from tests.mtl.cases import (
+    LOOPBACK,
+    HeldSink,
+    MtlCase,
+    Recorded,
+    curve_keys,
+    later,
+    reactor,
+    run,
+    until,
+)
 from tests.mtl.plain import Flow, Plain, dealer_from, let_in
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import (
@@ -125,7 +135,7 @@ class Addresses(MtlCase):
     async def test_ipc_takes_control_and_data_and_its_peer_is_the_process__MT_12__MT_31(
         self,
     ) -> None:
-        path, sink = self.mktemp(), HeldSink()
+        path, sink = f"{self.mktemp()}:5", HeldSink()
         factory = self.server(sink, listen=[f"ipc://{path}"], data=None)
         self.assertEqual(factory.machine.data_port, 0)
         self.assertEqual(factory.addresses, [f"ipc://{path}"])
@@ -158,7 +168,8 @@ class Addresses(MtlCase):
 
     def test_what_is_no_address_is_said_at_once__MT_24(self) -> None:
         for address in ("tcp:5049", "tcp://127.0.0.1", "tcp://:1", "tcp://h:99999", "udp://h:1",
-                        "ipc://", "", "inproc://x", "tcp://127.0.0.1:x"):  # fmt: skip
+                        "ipc://", "", "inproc://x", "tcp://127.0.0.1:x", "tcp://h:65536", "tcp://h:",
+                        "tcp://h:٣", "tcp://[::1:5", "tcp://::1]:5", "ipc://a\0b"):  # fmt: skip
             with self.assertRaises(ConfigurationError):
                 MtlServerFactory().listen([address])
             with self.assertRaises(ConfigurationError):
@@ -224,6 +235,22 @@ class Ends(MtlCase):
         """And not what follows: libzmq ends the connection, and tries again."""
         fails, ends = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_DISCONNECTED
         again, stands = zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_HANDSHAKE_SUCCEEDED
+        others, forbids = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        mismatch, curve = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, curve_keys()[1]
+        for value, keys, kinds, text in (
+            (0, None, [others, ends], "the hand-shake fails: other keys, or another protocol"),
+            (mismatch, None, [others], "it wants CURVE keys"),
+            (mismatch, curve, [others], "it has no CURVE, and we have keys"),
+            (mismatch, None, [forbids], "it does not let us in"),
+            (0, curve, [forbids], "it does not know our CURVE key"),
+        ):
+            socket = self.client("tcp://127.0.0.1:1", curve=keys).link.wire.socket
+            told: list[str] = []
+            socket.refused = told.append
+            for kind in kinds:
+                socket.happened([[struct.pack("=Hi", kind, value), b""]])
+            self.assertEqual(socket.trouble, text)
+            self.assertEqual(told, [text] if value or keys else [])
         for kinds, text in (
             ([again], "no connection can be made"),
             ([zmq.EVENT_CONNECTED, again], "it has accepted the connection, and says nothing"),
