@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from pathlib import Path
 from socket import AF_INET, AF_INET6
 from typing import Any
@@ -17,6 +18,7 @@ from tests.tools.processes import Launcher
 from twisted_msgproto.cli import clients
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.mtl import command, service, zeromq
+from twisted_msgproto.net import endpoints
 
 
 def options(*words: str) -> service.Options:
@@ -82,6 +84,46 @@ def test_a_usage_error_is_one_line__MT_29__MT_31(words: list[str]) -> None:
     with pytest.raises(usage.UsageError) as caught:
         options(*words)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("curve-key", "k", "/etc/k"), ("curve-authorized", "/k", "/k"),
+        ("endpoint", "ipc://x", "ipc:///etc/x"), ("data-endpoint", "ipc://x/y", "ipc:///etc/x/y"),
+        ("endpoint", "ipc://@x", "ipc://@x"), ("endpoint", "ipc://*", "ipc://*"),
+        ("endpoint", "ipc://", "ipc://"), ("data-endpoint", "tcp://h:1", "tcp://h:1"),
+        ("virtual-host", "x", "x"),
+    ],
+)  # fmt: skip
+def test_paths_in_a_file_are_those_of_its_directory(key: str, value: str, found: str) -> None:
+    assert service.Options.located(key, value, "/etc") == found
+
+
+def test_what_others_reach_without_curve_is_told__MT_31(tmp_path: Path) -> None:
+    off, here = "tcp://*:5", "tcp://127.0.0.1:6"
+    for control, data, told in ((off, here, [off]), (here, off, [off]), (here, here, [])):
+        words = ["-e", control, "--data-endpoint", data, "--insecure"]
+        read = options(*words)
+        assert [line.partition(" is open to other")[0] for line in read.exposures()] == told
+        assert read.listenAddresses() == [control, f"{data} (data)"]
+        keyed = options(*words, "--curve-key", "k", "--curve-authorized", "a")
+        assert keyed.exposures() == []
+
+
+def test_addresses_that_cannot_be_had_are_told_and_the_others_held() -> None:
+    held = endpoints.Held()
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in (free, taken)]
+        free.close()
+        addresses = [f"tcp://127.0.0.1:{port}" for port in ports]
+        (line,) = service.try_addresses(addresses, held)
+        assert line.startswith(f"cannot listen on {addresses[1]}: ")
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", ports[0]))
+        held.close()
+        socket.create_server(("127.0.0.1", ports[0])).close()
 
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────
