@@ -60,6 +60,7 @@ def test_heavy_messages_make_smaller_batches() -> None:
         log.append([frame(number, nbytes=5000)])
     sizes = [one.num_rows for one in a_reader(disk).read(0, 10, nbytes=9000)]
     assert sizes == [2] * 5
+    assert [one.num_rows for one in a_reader(disk).read(0, 10)] == [10]
     exact = frame(0, nbytes=5000).nbytes
     assert [one.num_rows for one in a_reader(disk).read(0, 10, nbytes=exact)] == [1] * 10
 

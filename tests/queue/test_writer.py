@@ -331,11 +331,16 @@ def test_reports_go_to_the_log_when_nobody_else_takes_them(
 
 def test_closing_writes_what_waits_and_gives_the_lock_back() -> None:
     disk = SimulatedDisk()
+    others = threading.enumerate()
     with a_writer(disk) as writer:
         results = Results()
         for number in range(100):
             results.submit(writer, batch(number))
         assert writer.close()
+        for thread in threading.enumerate():
+            if thread not in others:
+                thread.join(PATIENCE_SECONDS)
+                assert not thread.is_alive()
         assert results.wait(100) == [None] * 100
         assert writer.close()
         with pytest.raises(QueueClosed, match="is closed"):

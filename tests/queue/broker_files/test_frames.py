@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.queue.broker_files.world import DIRECTORY, NAMES
+from tests.queue.broker_files.world import DIRECTORY
+from tests.queue.broker_files.world import NAMES as SHORT_NAMES
 from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import (
     FRAME_HEADER_BYTES,
@@ -20,6 +21,8 @@ from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head, opened
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.broker_files import BrokerState
+
+NAMES = [*SHORT_NAMES[:2], QueueName("mtl/v/p", "c" * 300)]
 
 
 def one(source: random.Random, count: int, number: int, mixed: bool) -> MessageBatch:
