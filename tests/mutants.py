@@ -157,15 +157,23 @@ class Tests:
         return json.loads(answer.read_text()) if answer.exists() else ("(no end)", {})
 
     def of(self, file: Path, statement: range) -> list[str]:
-        """Return the tests that execute a statement, quick ones first."""
+        """Return the tests that execute a statement, quick ones first.
+
+        Behind them stand the room's that run processes, in which nobody measures.
+        """
         lines = self.executed.contexts_by_lineno(str(file))
+        apart = self.executed.contexts_by_lineno(PROCESSES)
         contexts = {test for line in statement for test in lines.get(line, ())}
-        if lines and not contexts:  # in processes or a library's threads, which nobody measures
-            lines |= {-at: on for at, on in self.executed.contexts_by_lineno(PROCESSES).items()}
+        if lines and not contexts:  # in processes or a library's threads
+            lines |= {-at: on for at, on in apart.items()}
         every = {one for some in lines.values() for one in some if one.endswith("|run")}
         contexts = contexts - {""} or every  # it may be executed while it is imported
         names = {one.split("|")[0] for one in contexts} & self.took.keys() or set(self.took)
-        quick = sorted(names, key=lambda name: (file.stem not in name, self.took[name]))
+        more = {one.split("|")[0] for some in apart.values() for one in some} & self.took.keys()
+        quick = sorted(
+            names | {name for name in more if name.startswith(self.own)},
+            key=lambda name: (name not in names, file.stem not in name, self.took[name]),
+        )
         totals = accumulate(self.took[name] for name in quick)
         return [name for name, sum_ in zip(quick, totals, strict=True) if sum_ < MUTANT_SECONDS]
 
