@@ -289,6 +289,8 @@ def test_a_queue_which_is_swapped_is_one_line(
     assert "Traceback" not in process.output
     assert process.lines[-1].startswith("msgproto bridge: ")
     assert "queue" in process.lines[-1]
+    [status] = (tmp_path / "table" / "_bridge").glob("*/status.json")
+    assert json.loads(status.read_text())["state"] == "failed"
 
 
 def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__TB_10(

@@ -193,6 +193,19 @@ def test_a_gateway_of_another_version_is_one_line() -> None:
         FlightQueue(f"grpc://127.0.0.1:{older.port}")
 
 
+class Full(flight.FlightServerBase):
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        raise OSError("no room: none at all")
+
+
+def test_what_a_gateway_says_that_fails_is_told_whole() -> None:
+    with (
+        Full("grpc://127.0.0.1:0") as full,
+        pytest.raises(QueueError, match=r"^grpc://[\d.:]+: no room: none at all$"),
+    ):
+        FlightQueue(f"grpc://127.0.0.1:{full.port}")
+
+
 def test_what_the_queue_does_not_have_is_one_line(queue: Path, served: Served) -> None:
     far = FlightQueue(served.location)
     with pytest.raises(QueueMismatch, match=r"which ends at 1500$"):

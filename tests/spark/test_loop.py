@@ -338,6 +338,21 @@ def test_a_fault_of_a_read_is_the_queues_and_no_tables(monkeypatch: pytest.Monke
     assert landed == LandedRanges(failed={"a": Failure(False, "/queue: torn")})
 
 
+def test_a_queue_that_could_not_be_read_is_opened_anew(tmp_path: Path, queue: Path) -> None:
+    """What a worker has open may be no more: a queue that is not there is away, and not another."""
+    spark, name = SparkRunner(Workers(), Path("log")), identity(queue)
+
+    def failure(lo: int, hi: int) -> Failure | None:
+        ranges = [[Range(str(queue), name, lo, hi)]]
+        return spark(Target(str(tmp_path / "table")), ranges).failed.get(name)
+
+    assert failure(0, 1500) is None
+    too_far = failure(1500, 1600)
+    queue.rename(tmp_path / "elsewhere")
+    gone = failure(0, 1500)
+    assert too_far and gone and (too_far.mismatch, gone.mismatch) == (True, False)
+
+
 def test_a_runner_that_was_cancelled_begins_no_job() -> None:
     spark = SparkRunner(workers := Workers(), Path("log"))
     spark.cancel()

@@ -110,7 +110,7 @@ class FlightQueue:
             )
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigurationError(f"{location}: {_line(error)}") from None
-        self._described: Description | None = None
+        self._described: Description
         self._described_at = float("-inf")
         self._queue_id = queue_id
         self._queue_id = self.queue_id
@@ -202,7 +202,7 @@ class FlightQueue:
 
     def _fresh(self) -> Description:
         """Return a description that is not older than a few milliseconds."""
-        if self._described is None or time.monotonic() - self._described_at > FRESH_SECONDS:
+        if time.monotonic() - self._described_at > FRESH_SECONDS:
             self._described = self.describe()
             self._described_at = time.monotonic()
         return self._described
