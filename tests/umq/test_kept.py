@@ -268,7 +268,7 @@ class Sessions(TestCase):
 
     def test_attachments_that_nobody_will_take_are_not_kept(self):
         """NB-02: the call was refused; those that came count no more, others never do."""
-        self.streaming()
+        streams = self.streaming()
         both = self.pair()
         last = Deferred()
         answer = both.client.call('["fail"]', [bytes(3000), last])
@@ -277,6 +277,12 @@ class Sessions(TestCase):
         self.all_is_free()
         last.callback(bytes(3000))
         both.pump()
+        answer = both.client.call('["take"]', [bytes(3000), Deferred()])
+        both.pump()
+        self.late[0].errback(Refused("no"))
+        both.pump()
+        self.failureResultOf(answer, CallFailed)
+        self.failureResultOf(streams[0].next(), ConnectionClosed)
         self.all_is_free()
 
     def held(self, canceller=None):
@@ -397,11 +403,14 @@ class Sinking(Pairs):
         methods.register(lambda: "safe", name="safe")
         sink = HeldSink()
         both = self.pair(UmqServer, sink=sink, methods=methods)
-        now, safe = both.client.call('["now"]'), both.client.call('["safe"]')
+        now, methods, safe = (
+            both.client.call(f'["{name}"]') for name in ("now", "methods", "safe")
+        )
         both.pump()
+        self.successResultOf(methods)
         self.assertEqual(self.successResultOf(now).payload, '"now"')
         self.assertNoResult(safe)
-        self.assertEqual(list(sink.batches[0].destination), ["now", "safe"])
+        self.assertEqual(list(sink.batches[0].destination), ["now", "methods", "safe"])
         sink.release()
         both.pump()
         self.assertEqual(self.successResultOf(safe).payload, '"safe"')

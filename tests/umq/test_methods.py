@@ -5,6 +5,7 @@ import json
 import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
@@ -353,6 +354,12 @@ class Stock(SynchronousTestCase):
                 error = self.failureResultOf(self.called(both, call), CallFailed).value
                 self.assertEqual(error.code, 3, call)
         self.assertEqual(self.flushLoggedErrors(), [])
+        for length, code in ((1024, None), (1025, 3)):
+            answer = self.called(both, json.dumps(["subscribe", "x" * length, "1"]))
+            if code is None:
+                self.successResultOf(answer)
+            else:
+                self.assertEqual(self.failureResultOf(answer, CallFailed).value.code, code)
 
     def test_wrong_ids_and_too_many_topics_are_refused(self):
         """UM-20"""
@@ -504,6 +511,9 @@ class Commands(TestCase):
 
     async def test_an_argument_that_no_server_accepts_is_not_sent_as_text__RD_03(self):
         options = SendOptions(endpoint="ws://127.0.0.1:1/")
+        for place in ("tcp:127.0.0.1:1", "tcp:[::1]:1", "tcp:host=localhost:port=1"):
+            with self.assertRaises(ConnectError):  # it is an address, and nobody listens there
+                await command.call(reactor, SendOptions(endpoint=place), "visited", [])
         for argument in ('"\\ud83c"', '{"a":1,"a":2}', "[" * 70 + "]" * 70):
             with self.assertRaises(ConfigurationError):
                 await command.call(reactor, options, "visited", [argument])

@@ -295,8 +295,12 @@ class Topics(Pairs):
             both.pump()
         self.assertEqual(got, [9_000] * 40)
         self.assertIsNone(subscription.reason)
-        both.close()
-        self.failureResultOf(taking, ConnectionClosed)
+        taking.cancel()
+        self.failureResultOf(taking, CancelledError)
+        for reason in (None, "slow"):  # one may wait, however large it is
+            both.server.topic.publish("x" * 9_000)
+            both.pump()
+            self.assertEqual(subscription.reason, reason)
 
 
 class Unread(Pairs):

@@ -18,7 +18,6 @@ from ...core.connection import WorkLost
 from ...core.deadlines import Pending
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
-from ...core.machine import IllegalTransition
 from ...core.session_memory import SESSION_LIMIT, SESSION_WEIGHT_BYTES, SessionMemory, text_bytes
 from .. import wire
 from ..terms import (
@@ -507,10 +506,9 @@ class Client(Peer):
 
     def hello(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:
         """Say ``H``: the first verb of all (``UM-06``)."""
-        if self._machine.state is not ClientState.START:
-            raise IllegalTransition(self._machine.state, HelloSent)
-        self._send(Hello, base36(VERSION), payload, attachments)
+        self.check(payload, attachments)
         self._machine.step(HelloSent)
+        self._send(Hello, base36(VERSION), payload, attachments)
 
     def _on_welcome(self, frame: Frame, events: list[Event]) -> None:
         version = frame.number
@@ -582,10 +580,9 @@ class Server(Peer):
 
     def welcome(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:
         """Accept the client: the session is open (``UM-07``).  Only after HelloReceived."""
-        if self._machine.state is not ServerState.AUTHORISING:
-            raise IllegalTransition(self._machine.state, WelcomeSent)
-        self._send(Welcome, base36(VERSION), payload, attachments)
+        self.check(payload, attachments)
         self._machine.step(WelcomeSent)
+        self._send(Welcome, base36(VERSION), payload, attachments)
         self.deadlines.clear("hello")
         self.memory.remove(self.memory.nbytes)  # of H: nothing else is kept before W
 
