@@ -38,6 +38,7 @@ from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.loading import EXTRAS
 from twisted_msgproto.queue import QueueWriter
+from twisted_msgproto.spark.configuration import BridgeOptions
 
 
 def test_without_a_sub_command_it_lists_them_and_says_usage_error(
@@ -155,6 +156,9 @@ def test_the_help_of_a_sub_command_waits_for_no_large_package(launch: Launcher) 
         (["send", "umq", "--property", "=x"], "KEY=VALUE is expected, not '=x'"),
         (["queue", "tail", "q", "-n", "-1"], "a whole number from 0 on is expected, not '-1'"),
         (["queue"], "msgproto queue: Missing command"),
+        (["init", "x", "--instances", "65"], "a whole number from 1 to 64 is expected, not '65'"),
+        (["bridge", "--config", "f", "--queue", "q"], "--queue stands in the file of --config"),
+        (["bridge", "--queue", "q", "--table", "t", "--conf", "a=b"], "--conf takes spark.KEY=VAL"),
         (["table", "expire", "t", "--before", "d", "--keep", "1d"], "it needs one of --before DAY"),
     ],
 )
@@ -182,6 +186,29 @@ def test_the_gateway_is_what_twistd_runs_with_all_that_was_said(
         monkeypatch.setattr("twisted.scripts.twistd.run", partial(sys.exit, code))
         with nullcontext() if status else pytest.raises(SystemExit):
             assert msgproto("gateway", "-c", "g.toml", status=2) == "no such file\n"
+
+
+def test_the_bridge_gets_all_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[BridgeOptions] = []
+    monkeypatch.setattr(
+        "twisted_msgproto.spark.bridge.run_bridge", lambda one: ran.append(one) or 7
+    )
+    words = ("bridge", "--queue", "q", "--table", "t")
+    msgproto(*words, status=7)
+    more = ["--start=begin", "--partition-by=protocol, day", "--max-rows=1", "--conf=spark.a=b"]
+    msgproto(*words, *more, "--once", "--every=1h", "--trigger=2m", "--storage=k=v", status=7)
+    plain, whole = ran
+    assert (plain.start_begin, plain.partition_by, plain.every, plain.once) == (
+        False,
+        None,
+        None,
+        False,
+    )
+    assert (plain.trigger, plain.settings, plain.storage) == (1.0, {}, {})
+    assert (whole.start_begin, whole.partition_by) == (True, ["protocol", "day"])
+    assert (whole.rows_max, whole.once, whole.every, whole.trigger) == (1, True, 3600.0, 120.0)
+    assert (whole.settings, whole.storage) == ({"spark.a": "b"}, {"k": "v"})
+    assert plain.rows_max > 1 and plain.queues == whole.queues == ("q",)
 
 
 MSGPROTO = Path(sys.executable).with_name("msgproto")

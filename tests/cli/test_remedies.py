@@ -527,8 +527,10 @@ def test_a_queue_that_a_full_disk_has_no_room_for_is_refused_and_one_that_is_the
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("g.toml").write_text(f"[sabc]\n{LOCAL}\n[queue]\ndirectory = 'q'")
-    full = SimpleNamespace(f_bavail=1, f_frsize=4096)
+    full = SimpleNamespace(f_bavail=1 << 16, f_frsize=1)
     monkeypatch.setattr("os.statvfs", lambda path: full)
+    assert run("check g.toml")[0] == 0
+    full.f_bavail -= 1
     status, told = run("check g.toml")
     assert (status, "the disk has no room for a queue" in told) == (2, True)
     QueueWriter("q").close()
