@@ -68,10 +68,7 @@ class RowLocator:
 
     def at(self, row: int) -> Placed | None:
         """Return the first frame that holds a message at or above ``row``, None if none does."""
-        index = bisect_right(self.firsts, row) - 1
-        if index < 0:
-            return None
-        for first in self.firsts[index:]:
+        for first in self.firsts[bisect_right(self.firsts, row) - 1 :]:
             with self._opened(first) as segment:
                 record = _in_segment(segment, row)
             if record is not None:

@@ -17,12 +17,13 @@ import pytest
 from tests.queue.broker_files.test_faults import BROKER, SETTLED, a_world, reopened
 from tests.queue.broker_files.test_remains import copies, segment_of
 from tests.queue.broker_files.world import DIRECTORY, NAMES, World
+from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import Results, encode
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker import QUEUED_MESSAGE_BYTES, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
-from twisted_msgproto.queue.broker_files import settled
+from twisted_msgproto.queue.broker_files import BrokerState, settled
 from twisted_msgproto.queue.format import seal
 
 
@@ -423,3 +424,24 @@ def test_what_is_published_and_settled_from_several_threads_is_there_after_a_sta
     assert lines == []
     other.close()
     again.close()
+
+
+def test_large_messages_are_copied_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a broker holds in memory for that is bounded, however much a segment has."""
+    monkeypatch.setattr("twisted_msgproto.queue.broker_files.state.PIN_BYTES", 0)
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk, segment_bytes=16 << 20)
+    kept = BrokerState(log, report=pytest.fail)
+    kept.restored()
+    kept.declare({NAMES[0]: 0})
+    envelope = head("mtl", NAMES[0])
+    for _ in range(6):
+        batch = MessageBatch("mtl", "one", 0, count=1, body=[bytes(3 << 20)], envelope=[envelope])
+        log.append([encode([batch])])
+    QueueReader(DIRECTORY, disk=disk).commit("spark", log.end)
+    log.trim()
+    kept.tend()
+    kept.close()
+    copies = QueueReader(f"{DIRECTORY}/broker/log", disk=disk)
+    assert [some.num_rows for some in copies.read(0, copies.end(), rows=1)] == [3, 2]
+    log.close()
