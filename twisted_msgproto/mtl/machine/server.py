@@ -138,7 +138,6 @@ class Server(Sessions):
 
     def peer_lost(self, peer: bytes, now: float) -> list[ServerEvent]:
         """Abandon this connection: what it owns ends at once (``MT-21``, ``MT-24``)."""
-        self._now = now
         flow = self._flows.get(peer)
         if flow is not None:
             self.counters["flows_lost"] += 1
@@ -153,14 +152,14 @@ class Server(Sessions):
 
         Profiles are told: what is not confirmed comes again, to the next server.
         """
-        self._now, self._draining = now, True
+        self._draining = True
         for profile in self.profiles.values():
             profile.draining = True
         self._release()
         return []
 
     def lost(self, now: float) -> list[ServerEvent | WorkLost]:
-        self._now, self._closed = now, True
+        self._closed = True
         for session in self.sessions():
             self._end_session(session, "closed")
         self.deadlines.clear_all()
@@ -195,12 +194,11 @@ class Server(Sessions):
             self._end_unused(key)
 
     def paused(self, now: float) -> list[ServerEvent]:
-        self._now = now
         self._paused = True
         return []
 
     def resumed(self, now: float) -> list[ServerEvent]:
-        self._now = self._resumed_at = now
+        self._resumed_at = now
         self._paused = False
         return []
 
@@ -390,7 +388,6 @@ class Server(Sessions):
             self._settle(flow, position)
 
     def made_safe(self, position: Position, now: float) -> list[ServerEvent]:
-        self._now = now
         self._settle(*position)
         return self._take_events()
 
@@ -401,7 +398,6 @@ class Server(Sessions):
         then they and all behind them are rejected and the flow ends (``MT-19``, ``MT-30``): taking
         what follows would leave a gap.
         """
-        self._now = now
         flow, end = position
         flow.state = FLOW[flow.state][ContentLost]
         flow.lost_at = min(end, flow.lost_at or end)
@@ -573,7 +569,6 @@ class Server(Sessions):
 
     def refill(self, now: float) -> None:
         """Send more to readers that have used up what they were sent at once."""
-        self._now = now
         exhausted = list(self._exhausted)
         self._exhausted.clear()
         for flow in exhausted:
@@ -587,7 +582,6 @@ class Server(Sessions):
 
     def unblocked(self, peer: bytes, now: float) -> None:
         """The socket has sent what waited for this peer."""
-        self._now = now
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow) and flow.blocked:
             flow.blocked = False

@@ -528,7 +528,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
         A session continues as long as it has a flow on another connection.
         """
-        self._now = now
         for peer in peers:
             self._leaving.discard(peer)
             flow = self._flows.get(peer)

@@ -518,9 +518,7 @@ class Routing:
 
     def _wait(self, peer: bytes, backlog: Backlog, parts: list[bytes]) -> None:
         super()._wait(peer, backlog, parts)  # type: ignore[misc]
-        unread = self._unread.get(peer)
-        if unread is not None:
-            self._sendBacklogs.waits(unread, backlog)
+        self._sendBacklogs.waits(self._unread[peer], backlog)
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         self.unfinished.read(messages)
