@@ -123,6 +123,7 @@ class Wrongly(FalseCase):
         self.server.send(content(1, b"second"))
         self.pump()
         self.assertEqual([one.body for one in got], [b"first", b"second"])
+        self.assertGreater(got[1].sequence, got[0].sequence)
         self.server.got.clear()
         reader.confirm(got[0].sequence)
         reader.confirm(got[0].sequence, multiple=True)

@@ -129,6 +129,15 @@ class Hooks(MtlCase):
         )  # fmt: skip
         self.assertEqual(len(factory.liveConnections), 1)
 
+    @run
+    async def test_turns_of_all_clients_together_are_measured(self) -> None:
+        factory = MtlServerFactory(HeldSink())
+        factory.watchTurns(-1.0)
+        factory.listen([LOOPBACK])
+        self.addCleanup(factory.drain)
+        await self.client(factory.addresses[0]).open("host")
+        self.assertGreater(factory.counters["slow_turns"], 0)
+
 
 class Addresses(MtlCase):
     @run

@@ -35,8 +35,9 @@ class World:
         self.looked: list[int] = []
         self.flows: set[bytes] = set()
         self.evicted: list[tuple[str, int]] = []
+        self.every = every or unfinished.EveryUnfinished(self.clock)
         self.unfinished = unfinished.Unfinished(
-            every or unfinished.EveryUnfinished(self.clock),
+            self.every,
             zeromq.Bounds(FRAME, MESSAGES),
             lambda host, octets: self.told.append((host, octets)),
             self._read_soon,
@@ -123,7 +124,7 @@ def test_a_whole_message_makes_a_connection_innocent(world: World) -> None:
         world.read(b"a", b"b")
         world.unfinished.read_to_end()
         world.look()
-    assert world.told == []
+    assert (world.told, world.every.weight) == ([], 0)
     # Then it begins a message without an end.
     world.came(descriptor, 1000 * LARGEST)
     world.look()
@@ -259,6 +260,34 @@ def test_more_than_heartbeats_is_movement_in_either_direction__RD_43(world: Worl
         world.look(3)
         moved = (came + answered) % 8192 == 0
         assert moved_at(b"a") == pytest.approx(world.clock.seconds() - 0.1 if moved else before)
+    world.unfinished.happened([disconnected(descriptor)])
+    assert moved_at(b"a") == 0.0
+
+
+def test_where_nothing_comes_few_connections_are_looked_at_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NB-07: all in turn; more of them as soon as anything comes."""
+    monkeypatch.setattr(unfinished, "LOOKS_PER_TURN", 5)
+    monkeypatch.setattr(unfinished, "IDLE_LOOKS_PER_TURN", 2)
+    world = World()
+    six = [world.join() for _ in range(6)]
+
+    def looked(turns: int) -> list[int]:
+        found: list[int] = []
+        for _ in range(turns):
+            world.looked.clear()
+            world.look()
+            found.append(len(world.looked))
+        return found
+
+    assert looked(5) == [5, 1, 2, 2, 2]
+    world.came(six[0], 1)
+    assert looked(8) == [2, 2, 2, 5, 1, 2, 2, 2]
+    world.unfinished.named(b"a", six[5])
+    world.read(b"a")
+    assert looked(8) == [2, 2, 2, 5, 1, 2, 2, 2]
+    world.close()
 
 
 def test_what_the_system_does_not_tell_cuts_nobody_off(world: World, tmp_path: Path) -> None:
