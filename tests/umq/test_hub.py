@@ -8,10 +8,11 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from tests.umq.pairs import Pair, pair
+from tests.umq.pairs import Pair, base36, pair
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
 from twisted_msgproto.testing import HeldSink, SafeSink
 from twisted_msgproto.umq import (
+    CallFailed,
     Hub,
     MethodRegistry,
     Topic,
@@ -203,8 +204,10 @@ class Turns(TestCase):
         with self.assertRaises(Refused):
             for _ in range(100):
                 sent.append(self.hub.publish("news", large))
-        self.assertTrue(8 < len(sent) < 100, len(sent))
-        sent.append(self.hub.publish("news", "small"))
+        self.assertEqual(len(sent), 64)
+        with self.assertRaises(Refused):
+            self.hub.publish("news", "x" * 4097)
+        sent.append(self.hub.publish("news", "x" * 4096))
         withdrawn = sent.pop(-2)
         withdrawn.addErrback(lambda failure: failure.trap(CancelledError))
         withdrawn.cancel()
@@ -214,6 +217,16 @@ class Turns(TestCase):
         readers.cut()
         self.finish()
         self.assertEqual([one.called for one in sent], [True] * len(sent))
+
+    def test_there_are_so_many_names(self):
+        """NB-02: further ones are refused until one is free again."""
+        both = self.client(limits={"topics": 20_000, "calls": 20_000})
+        ids = [base36(number) for number in range(1, 10_002)]
+        both.raw(*(f'C{id}:["subscribe","{id}","{id}"]' for id in ids[:-1]))
+        self.assertEqual(both.server.snapshot()["topics"], 10_000)
+        refused = self.call(both, "subscribe", "new", ids[-1])
+        self.assertEqual(self.failureResultOf(refused, CallFailed).value.code, 8)
+        self.successResultOf(self.call(both, "subscribe", ids[0], ids[-1]))
 
     def test_an_update_that_some_have_got_goes_to_all_and_is_withdrawn_no_more(self):
         readers = self.client()

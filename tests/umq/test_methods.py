@@ -124,6 +124,24 @@ class Methods(Pairs):
             self.assertEqual(refused.code, 3, text)
             self.assertIn("the arguments are not acceptable: ", str(refused))
 
+    def test_arguments_have_bounds__NB_07(self):
+        """UM-17: 1,048,576 characters, 10,000 objects and arrays, the whole call among them."""
+        more = {"payload-characters": 1 << 21}
+        both = self.pair(UmqServer, methods=self.methods, limits=more, client_limits=more)
+        self.methods.register(lambda *values: len(values), name="count")
+        head = '["count","'
+        for more in (0, 1):
+            for text in (
+                f'["count"{",[]" * (9_999 + more)}]',
+                f'{head}{"x" * ((1 << 20) - len(head) - 2 + more)}"]',
+            ):
+                answer = both.client.call(text)
+                both.pump()
+                if more:
+                    self.assertEqual(self.failureResultOf(answer, CallFailed).value.code, 3)
+                else:
+                    self.successResultOf(answer)
+
     def test_what_no_peer_accepts_is_not_sent__RD_03(self):
         """UM-17"""
         deep = 1

@@ -15,6 +15,7 @@ from zope.interface import implementer
 from tests.umq.pairs import Echo, Pairs, coming_back, streaming
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
+    LimitExceeded,
     ProtocolViolation,
     Refused,
 )
@@ -225,9 +226,21 @@ class Faults(Pairs):
 
 
 class Reconnecting(Pairs):
-    def build(self):
+    def build(self, **limits):
         clock, pairs = Clock(), []
-        return clock, pairs, coming_back(clock, pairs)[1]
+        return clock, pairs, coming_back(clock, pairs, **limits)[1]
+
+    def test_a_service_has_the_limits_of_its_client(self):
+        """UM-20: for what waits for a session, and for callbacks."""
+        service = self.build(**{"own-calls": 2, "callbacks": 2})[2]
+        waiting = [service.call("x") for _ in range(2)]
+        for _ in range(2):
+            service.registerCallback(lambda request: "")
+        self.failureResultOf(service.call("x"), LimitExceeded)
+        self.assertRaises(LimitExceeded, service.registerCallback, lambda request: "")
+        service.abort()
+        for call in waiting:
+            self.failureResultOf(call, ConnectionClosed)
 
     def test_a_service_has_the_verbs_of_its_client__RD_25(self):
         """UM-11, UM-15, UM-17: callbacks have one id in all sessions."""
