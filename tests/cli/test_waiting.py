@@ -53,6 +53,23 @@ class Waiting(SynchronousTestCase):
         self.assertGreater(seconds, (ALIVE_FACTOR - 1) * SECONDS)
         self.failureResultOf(running, TimedOut)
 
+    def test_a_server_to_which_nothing_can_be_sent_is_left_too(self) -> None:
+        async def some(most: int) -> list[bytes]:
+            return [b"x"]
+
+        input_: Any = SimpleNamespace(some=some)
+        self.patience = Patience(self.clock, SECONDS, input_, Counted())
+
+        async def stuck() -> None:
+            await self.patience.some(1)
+            await Deferred()
+
+        running = self.run_work(stuck())
+        self.wait(SECONDS - 1)
+        self.assertNoResult(running)
+        self.wait(1)
+        self.failureResultOf(running, TimedOut)
+
     def test_a_protocol_which_knows_better_says_why(self) -> None:
         """And its time begins anew with each acknowledgement."""
 
