@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,14 +195,11 @@ def _trim(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.queue import QueueReader, SegmentLog
 
     QueueReader(arguments.directory)  # or else an empty directory would become a queue
-    log = SegmentLog(arguments.directory)
-    try:
+    with closing(SegmentLog(arguments.directory)) as log:
         for line in log.recovery.lines:
             print(line)
         removed = log.trim()
         print(f"removed {removed} segments; the queue begins at offset {log.begin}")
-    finally:
-        log.close()
     return 0
 
 
@@ -220,8 +218,8 @@ def _mend(arguments: SimpleNamespace) -> int:
         owner = os.stat(place).st_uid
         if owner != os.geteuid():  # its gateway and bridge could not read what this writes
             raise QueueError(f"it belongs to the user {owner}: run this as that user")
-        log = SegmentLog(place, check_bytes=0)  # a start publishes what is whole
-        log.close()
+        with closing(SegmentLog(place, check_bytes=0)) as log:  # a start publishes what is whole
+            lines = log.recovery.lines
     except QueueLocked as error:
         print(f"{place}: in use: {error}")
         return 0
@@ -229,7 +227,7 @@ def _mend(arguments: SimpleNamespace) -> int:
         print(f"{place}: refused: {error}")
         return DAMAGED
     print(f"{place}: mended, readers see it up to offset {QueueReader(place).end()}")
-    for line in log.recovery.lines:
+    for line in lines:
         print(f"{place}: {line}")
     if has_broker(place):
         print(f"{place}: messages in its broker's queues wait until a gateway has it again")
