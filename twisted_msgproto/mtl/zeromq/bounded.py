@@ -480,8 +480,7 @@ class Routing:
 
     def _waited(self) -> None:
         self._waiting = None
-        self._silent.update(self._ended)
-        self._ended.clear()
+        self._silent, self._ended = self._silent | self._ended, {}
         self._readSoon()
 
     def _readOn(self) -> None:
