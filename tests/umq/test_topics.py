@@ -122,6 +122,14 @@ class Topics(Pairs):
         subscription.unsubscribe()
         both.advance(25)
         self.assertEqual(both.client.snapshot()["closing"], 1)
+        held, done = self.pair(), Deferred()
+        held.server.callReceived = lambda request: held.server.serveAfter(done)
+        held.raw("C1:hold", "TZ:of no topic")
+        held.advance(50)
+        done.callback(None)
+        held.advance(0)
+        held.advance(25)
+        self.assertEqual(held.server.snapshot()["closing"], 1)
 
     def test_who_publishes_or_closes_when_paused_does_so_behind_what_waits(self):
         """UM-21"""

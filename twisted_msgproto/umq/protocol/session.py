@@ -351,6 +351,7 @@ class UmqLink(SessionLink):
         elif self._rest is not None:
             events, self._rest = self._rest, None
             waiting = self.wire.output.nbytes if self.over else 0
+            self.time()
             self._followAlone(self._whileTime(events))
             if self.over:
                 self._lookUnread(waiting)
