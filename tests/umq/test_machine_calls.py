@@ -127,6 +127,12 @@ def test_few_topics_that_were_never_ours_are_remembered__NB_02():
     machine.outputs()
     feed(machine, *(f"T{base36(number)}:late" for number in numbers))
     assert machine.outputs() == []
+    machine = client()
+    for _ in range(1025):
+        machine.unsubscribe(machine.subscribe())
+    machine.outputs()
+    feed(machine, "T2:late", "T1:late")
+    assert machine.outputs() == ["U1:"]
 
 
 def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14() -> None:

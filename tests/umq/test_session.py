@@ -74,6 +74,12 @@ class HandShake(Pairs):
         both.pump()
         self.successResultOf(self.established(both))
         self.assertEqual((both.client.heard, both.server.clientId), ("welcome, me", "me myself"))
+        both = self.pair(Slow, client_limits={"hello-seconds": 20})
+        both.advance(10)
+        self.assertEqual(self.failureResultOf(self.established(both), SessionRefused).value.code, 8)
+        self.assertTrue(both.server.decision.called, "nobody decides any more")
+        counters = both.server_factory.counters
+        self.assertEqual((counters["authorisations_timed_out"], counters["faults"]), (1, 0))
 
     def test_refusals_carry_their_code_and_errors_say_nothing(self):
         """UM-08."""
@@ -211,6 +217,7 @@ class Faults(Pairs):
         self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1002)
         self.assertEqual(both.server.seen[-1], "lost")
         self.assertEqual(both.server_factory.counters["fault:id"], 1)
+        self.assertEqual(both.client_factory.counters["fatals"], 1)
         both.server.later[0].callback("too late")
 
     def test_a_message_above_its_limit_is_told_and_closes_with_1009(self):
