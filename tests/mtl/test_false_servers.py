@@ -58,6 +58,15 @@ class Away(FalseCase):
             self.assertEqual(self.server.leases, leases + 2, self.server.asked)
             self.assertEqual([flow.snapshot()["state"] for flow in (writer, reader)], ["OPEN"] * 2)
 
+    def test_a_flow_that_stood_goes_on_trying_a_data_port_that_is_silent__MT_28(self) -> None:
+        client = self.ready()
+        writer = self.got(client.writer(["a"]))
+        self.server.obey = lambda kind, sequence: []  # type: ignore[method-assign]
+        self.wait(40)
+        del self.server.obey  # type: ignore[method-assign]
+        self.wait(10)
+        self.assertEqual(writer.snapshot()["state"], "OPEN")
+
 
 class NoDescriptors(FalseCase):
     """The system has no socket left for a while."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
+from tests.mtl.cases import needs_linux
 from tests.mtl.test_connections import accepted, closed, disconnected
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.zeromq import unfinished
@@ -175,6 +176,18 @@ def test_what_is_not_answered_or_too_much_is_no_heartbeat(world: World) -> None:
     world.unfinished.read_to_end()
     world.look(2)
     assert sorted(told[1] // LARGEST for told in world.told) == [5, 9]
+
+
+@needs_linux
+def test_of_who_is_cut_off_nothing_more_is_read__NB_02(world: World) -> None:
+    """Libzmq would read what the kernel has of it still, up to 2 MiB."""
+    descriptor = world.join()
+    world.near[0].sendall(bytes(1000))
+    assert world.far[0].recv(1000, socket.MSG_PEEK)
+    world.came(descriptor, world.unfinished.buffered_max + 1)
+    world.look()
+    assert world.told
+    assert world.far[0].recv(1000) == b""
 
 
 def test_while_reading_is_paused_whole_messages_may_wait(world: World) -> None:
