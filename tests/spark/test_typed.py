@@ -298,9 +298,20 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     assert process.wait(seconds=START_SECONDS) == 0
     assert [row["offset"] for row in rows_of(access)] == wanted(120)
     whole(access, queue)
-    deltalake.DeltaTable(str(access)).restore(0)
+
+
+def test_a_table_that_stands_aside_is_tried_again_and_says_when_it_has_ended(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue = tmp_path / "queue"
+    fill(queue, 0, 3)
+    configured(tmp_path, RAW, ACCESS)
+    drain(launch)
+    deltalake.DeltaTable(str(tmp_path / "access")).restore(0)
     process = start(launch)
-    process.line("access: stands aside", seconds=START_SECONDS)
+    for pause in (1, 2):
+        line = f"access: stands aside: .*it is tried again in {pause} s"
+        process.line(line, seconds=START_SECONDS)
     process.signal(signal.SIGTERM)
     assert process.wait(seconds=START_SECONDS) == 0
     assert {status["state"] for status in read_statuses(queue)} == {"ended"}
