@@ -227,7 +227,6 @@ def test_who_has_a_descriptor_next_begins_anew__NB_02__MT_30(world: World) -> No
     world.unfinished.named(b"a", descriptor)
     world.came(descriptor, 2 * LARGEST)
     world.look()
-    world.unfinished.ended(b"a")
     world.unfinished.happened(
         [disconnected(descriptor), accepted(descriptor, world.endpoint), disconnected(99_999)]
     )

@@ -456,7 +456,6 @@ class Routing:
 
     def _disconnected(self, name: bytes, serial: int) -> None:
         del self._names[str(serial)]
-        self.unfinished.ended(name)
         self._end(name)
 
     def _end(self, name: bytes) -> None:

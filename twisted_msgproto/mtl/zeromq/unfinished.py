@@ -235,9 +235,6 @@ class Unfinished:
             seen.name = name
             self._names[name] = seen
 
-    def ended(self, name: bytes) -> None:
-        self._names.pop(name, None)
-
     def moved_at(self, name: bytes) -> float:
         """Return when a part of a message went through last, either way; 0.0: nobody knows.
 
