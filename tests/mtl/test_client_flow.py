@@ -136,6 +136,10 @@ def test_a_lease_which_is_refused_or_not_answered_loses_the_flow__MT_14__MT_28()
     assert flowing.wait(7.4) == []
     assert flowing.wait(0.2) == [terms.FlowSuspended("the lease was not answered")]
     assert (flowing.flow.advance(99.0), flowing.flow.deadline) == ([], None)
+    refused_ever = Flowing(True, renewals=3)
+    for sequence, kind in enumerate([terms.FlowSuspended] * 2 + [terms.FlowGivenUp], 1):
+        refused_ever.flow.renew("lease", 0.0)
+        assert [type(event) for event in refused_ever.get(Response(sequence, 403))] == [kind]
 
 
 # ── commands ────────────────────────────────────────────────────────────────────────────────────

@@ -333,6 +333,19 @@ def test_unconfirmed_readers_get_bursts() -> None:
     broker.server.unblocked(b"nobody", broker.now)
 
 
+def test_a_writer_that_leaves_while_its_confirm_waits_is_forgotten__MT_27__NB_02() -> None:
+    broker = Broker(limits={"queue-messages": 1})
+    writer = broker.flow("Writer")
+    for number in (1, 2):
+        broker.command(writer, *contents(number))
+        broker.safe(broker.events[-1])
+    assert broker.got(writer) == []
+    flow = broker.events[-1].flow  # type: ignore[union-attr]
+    broker.events.clear()
+    broker.leave(writer)
+    assert gc.get_referrers(flow) == []
+
+
 def test_what_was_sent_to_a_reader_is_held_by_the_broker_alone__NB_02() -> None:
     """NB-02: or a reader that confirms nothing fills the memory beside ``broker-memory-bytes``."""
     broker = Broker()
