@@ -130,7 +130,7 @@ class Survival(MtlCase):
     async def test_a_reader_which_takes_nothing_loses_its_place(self) -> None:
         """MT-27, MT-29: what waits for it is bounded in bytes and in time."""
         recorded = Recorded()
-        limits: dict[str, object] = {"unread-seconds": 1.0, "liveness": 1000}
+        limits: dict[str, object] = {"unread-seconds": 5.0, "liveness": 1000}
         factory = self.server(limits=limits, sockets=recorded)
         context = zmq.Context()
         self.addCleanup(context.destroy, 0)
