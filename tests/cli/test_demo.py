@@ -28,7 +28,8 @@ from twisted_msgproto.cli.demo import (
     sample,
 )
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.registry import PROTOCOLS, Registered
+from twisted_msgproto.extend import Registered
+from twisted_msgproto.registry import PROTOCOLS
 
 spark = pytest.mark.xdist_group("bridges")
 
