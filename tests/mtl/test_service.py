@@ -113,17 +113,15 @@ def test_what_others_reach_without_curve_is_told__MT_31(tmp_path: Path) -> None:
 
 def test_addresses_that_cannot_be_had_are_told_and_the_others_held() -> None:
     held = endpoints.Held()
-    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        ports = [one.getsockname()[1] for one in (free, taken)]
-        free.close()
-        addresses = [f"tcp://127.0.0.1:{port}" for port in ports]
-        (line,) = service.try_addresses(addresses, held)
-        assert line.startswith(f"cannot listen on {addresses[1]}: ")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]  # nobody else has it on any address meanwhile
+        names = [f"tcp://127.0.0.{number}:{port}" for number in (2, 1)]
+        (line,) = service.try_addresses(names, held)
+        assert line.startswith(f"cannot listen on {names[1]}: ")
         with pytest.raises(OSError, match="in use"):
-            socket.create_server(("127.0.0.1", ports[0]))
+            socket.create_server(("127.0.0.2", port))
         held.close()
-        socket.create_server(("127.0.0.1", ports[0])).close()
+        socket.create_server(("127.0.0.2", port)).close()
 
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────
