@@ -301,9 +301,11 @@ class Demo:
                 for client in clients.values():
                     if client.status != 0:
                         raise failed(client, f"ended with status {client.status}")
-                # By offset: a run with --keep may also land what an earlier one left.
-                if sum(landed_since(table, reader.queue_id, first).values()) >= on_disk:
-                    return
+                # Only now by offset: a run with --keep may also land what an earlier one left.
+                if landed >= on_disk:
+                    by_offset = sum(landed_since(table, reader.queue_id, first).values())
+                    if by_offset >= on_disk:
+                        return
             now = time.monotonic()
             if (on_disk, landed) != moved[1]:
                 moved = (now, (on_disk, landed))
