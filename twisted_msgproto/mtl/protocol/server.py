@@ -496,6 +496,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             link.connectionLost()
             if self._waking is not None:
                 self._waking.cancel()
+                self._waking = None
             self.peerLog.sum_up()
             link.wire.stopped.chainDeferred(self._drained)
 
