@@ -235,11 +235,11 @@ def page_of(protocol, width=80):
 @pytest.mark.parametrize("protocol", registry.PROTOCOLS)
 def test_help_has_a_row_for_every_limit_with_its_default_and_unit__FC_01(protocol):
     options = registry.part(protocol, "service", "Options")()
-    lines = options.getUsage(100).splitlines()
-    for limit in options["limits"].table.values():
-        row = next(line for line in lines if line.split()[:1] == [limit.name])
-        assert amount(limit.default, limit.unit) in row
-        assert limit.reason.split()[0] in row
+    for width, between in ((100, "  "), (40, "\n    ")):
+        page = options.getUsage(width)
+        for limit in options["limits"].table.values():
+            row = f"{amount(limit.default, limit.unit)}{between}{limit.reason.split()[0]}"
+            assert re.search(rf"^  {limit.name} +{re.escape(row)}", page, re.MULTILINE)
 
 
 @pytest.mark.parametrize("protocol", registry.PROTOCOLS)

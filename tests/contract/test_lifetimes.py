@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from twisted.internet import reactor
-from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, DeferredQueue, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import deferLater
@@ -57,7 +57,7 @@ class Face(NamedTuple):
         own = {} if "factory" in options else self.served
         return self.module.serve(at or self.at, **{**own, **options})
 
-    def connect(self, to: str, **options: Any) -> Any:
+    def connect(self, to: Any, **options: Any) -> Any:
         return self.module.connect(to, **{**self.connected, **options})
 
     def named(self, kind: str) -> Any:
@@ -352,24 +352,32 @@ class Lifetimes(TestCase):
     async def test_an_attempt_that_is_cancelled_leaves_nothing(self, face: Face) -> None:
         if face.name in ("lumberjack", "mtl"):
             return
-        made, lost = Deferred[None](), Deferred[None]()
+        made, lost = DeferredQueue[None](), DeferredQueue[None]()
 
         class Watched(Protocol):
             def connectionMade(self) -> None:
-                made.callback(None)
+                made.put(None)
 
             def connectionLost(self, reason: Any) -> None:
-                lost.callback(None)
+                lost.put(None)
+
+        class Stubborn:
+            """Goes on at another address, whatever is wrong with the first one."""
+
+            def connect(self, factory: Any) -> Any:
+                there = TCP4ClientEndpoint(reactor, "127.0.0.1", silent.getHost().port)
+                return Deferred[Any]().addErrback(lambda _: there.connect(factory))
 
         silent = reactor.listenTCP(0, Factory.forProtocol(Watched), interface="127.0.0.1")
-        attempting = Deferred.fromCoroutine(
-            face.connect(address_of(face, silent.getHost().port)).__aenter__()
-        )
-        await made
-        attempting.cancel()
-        with pytest.raises(CancelledError):
-            await attempting
-        await lost
+        stubborn = [Stubborn()] if face.name != "umq" else []  # that takes addresses alone
+        for to in (address_of(face, silent.getHost().port), *stubborn):
+            attempting = Deferred.fromCoroutine(face.connect(to).__aenter__())
+            if isinstance(to, str):
+                await made.get()
+            attempting.cancel()
+            with pytest.raises(CancelledError):
+                await attempting
+            await lost.get()
         await silent.stopListening()
 
     async def test_endpoints_serve_as_their_strings_do(self) -> None:
