@@ -30,9 +30,9 @@ from ..net.clients.command_types import (
     typed,
 )
 from ..registry import PROTOCOLS
+from .protocol import PROTOCOL
 from .protocol.client import MtlClient, MtlClientFactory
 from .protocol.flows import Received
-from .protocol.link import PROTOCOL
 from .wire.data import FieldValue, as_texts, encode_table
 from .zeromq import CurveClient, is_local, read_key, read_secret_key
 

@@ -22,7 +22,7 @@ from ..net.gateway import Gateway, announce, standalone
 from ..net.options import TLS_WORDS, ServerOptions, usage_errors
 from ..net.reloading import Change
 from ..registry import PROTOCOLS
-from .protocol.link import PROTOCOL
+from .protocol import PROTOCOL
 from .protocol.server import MtlServerFactory
 from .zeromq import (
     CurveServer,

@@ -47,8 +47,8 @@ from ..wire import Reply
 from ..wire.data import FieldValue
 from ..zeromq import Bounds, CurveClient, check_address, messages_within, with_port
 from ..zeromq.sockets import Sockets
+from . import PROTOCOL, DealerWire, NoSocket
 from .flows import RENEWAL_SECONDS, FlowLink, MtlFlow, MtlReader, MtlWriter, Received
-from .link import PROTOCOL, DealerWire, NoSocket
 
 FLOWS_OWN = 32
 """Resources to which a service writes through flows of their own; our servers give a session 64

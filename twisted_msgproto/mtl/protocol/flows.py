@@ -35,7 +35,7 @@ from ..terms import (
 )
 from ..wire.data import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq.bounded import LAST_WORDS_SECONDS
-from .link import DealerWire
+from . import DealerWire
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -53,7 +53,7 @@ from ..zeromq import (
 )
 from ..zeromq.sockets import ConnectionAdmission, Sockets
 from ..zeromq.unfinished import EveryUnfinished
-from .link import PROTOCOL, BrokerLink, SocketPair
+from . import PROTOCOL, BrokerLink, SocketPair
 
 BYTES_OVER_BODY: Final = 1024
 """What a control frame may have above its body's limit, so that too large a body gets its 400."""
