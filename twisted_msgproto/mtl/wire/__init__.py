@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ...core.limits import Limit, Limits
 from ...core.strict_json import JsonRefused, NotJson, parse_json
-from .data import SHORT_STRING_BYTES_MAX, IllFormed, decode_name
+from .data import IllFormed, decode_name, encode_name
 
 LIMITS: Final = (
     Limit("control-bytes", 64 << 10, "bytes", "of a control request's or reply's JSON body", 64),
@@ -175,7 +175,7 @@ def _open(body: Mapping[str, Any]) -> Open:
     if name != PROTOCOL["name"] or type(version) is not int or version != PROTOCOL["version"]:
         raise Invalid(400, "this protocol is not spoken here", protocol=PROTOCOL)
     host = _text(body, "virtual-host", True)
-    _check_name(host, "a virtual host's name")
+    _check_name(host)
     return Open(host)
 
 
@@ -214,21 +214,18 @@ def _resources(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
     if len(names) > LEASE_RESOURCES:
         raise Invalid(400, f"more than {LEASE_RESOURCES} resources")
     for name in names:
-        _check_name(name, "a resource's name")
+        _check_name(name)
         if not name:
             raise Invalid(400, "a resource's name is empty")
     return tuple(dict.fromkeys(names))
 
 
-def _check_name(name: str, what: str) -> None:
+def _check_name(name: str) -> None:
     """It is a short string: it stands in every row that comes of it (``MT-22``, ``MT-29``)."""
-    data = name.encode("utf-8")
     try:
-        decode_name(data)
-    except IllFormed as error:
+        encode_name(name)
+    except ValueError as error:
         raise Invalid(400, str(error)) from None
-    if len(data) > SHORT_STRING_BYTES_MAX:
-        raise Invalid(400, f"{what} has at most {SHORT_STRING_BYTES_MAX} bytes")
 
 
 def encode_request(request: Request) -> list[bytes]:

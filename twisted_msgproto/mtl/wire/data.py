@@ -167,8 +167,7 @@ def encode_table(fields: Mapping[str, FieldValue]) -> bytes:
     says.  Raises ValueError for what no field can hold and for what is above a limit, TypeError for
     a type that has no letter.
     """
-    writing = _Writing()
-    return writing.table(fields, 1)
+    return _Writing().table(fields, 1)
 
 
 class _Writing:
@@ -177,7 +176,9 @@ class _Writing:
 
     def table(self, fields: Mapping[str, FieldValue], depth: int) -> bytes:
         return _with_length(
-            b"".join(_field_name(name) + self.value(value, depth) for name, value in fields.items())
+            b"".join(
+                _short_string(name) + self.value(value, depth) for name, value in fields.items()
+            )
         )
 
     def value(self, value: FieldValue, depth: int) -> bytes:
@@ -198,12 +199,12 @@ class _Writing:
         raise TypeError(f"no field holds a {type(value).__name__}")
 
 
-def _field_name(name: str) -> bytes:
-    """A field's name as a short string; ValueError above 255 bytes."""
-    nbytes = name.encode("utf-8")
-    if len(nbytes) > 255:
-        raise ValueError(f"a field's name has at most 255 bytes, not {len(nbytes)}")
-    return bytes([len(nbytes)]) + nbytes
+def _short_string(text: str) -> bytes:
+    """Its length in one byte and its bytes; ValueError where there are more than 255."""
+    encoded = text.encode("utf-8")
+    if len(encoded) > 255:
+        raise ValueError(f"a name has at most 255 bytes, not {len(encoded)}")
+    return bytes([len(encoded)]) + encoded
 
 
 def _with_length(nbytes: bytes) -> bytes:
@@ -256,7 +257,7 @@ def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
     reading.table(4, len(table), 1)
     if reading.count >= FIELDS_MAX:
         raise ValueError(f"it has {FIELDS_MAX} fields already")
-    added = _field_name(name) + _Writing().value(value, 1)
+    added = _short_string(name) + _Writing().value(value, 1)
     return _with_length(table[4:] + added)
 
 
@@ -277,7 +278,6 @@ def as_texts(table: bytes) -> dict[str, str]:
 
 
 SEQUENCE_MAX: Final = (1 << 64) - 1
-SHORT_STRING_BYTES_MAX: Final = 255
 
 CONTENT: Final = b"\x05"  # how the header of one begins
 SEQUENCE_BYTES: Final = 9
@@ -387,11 +387,11 @@ def decode(header: bytes, body: bytes) -> DataCommand:
         raise IllFormed("header-length", f"a header of type {kind} has {nbytes} bytes")
     if kind >= 8:
         return Ping() if kind == 8 else Pong()
-    if len(header) < 10 and kind != 2:
+    if kind == 2:
+        return Response(read_sequence(header)[0], _code(body))
+    if len(header) < 10:
         raise IllFormed("header-length", "the header ends within its fields")
     (sequence,) = read_sequence(header)
-    if kind == 2:
-        return Response(sequence, _code(body))
     if kind == 6:
         return Confirm(sequence, _boolean(header[9]))
     if kind == 7:
@@ -463,10 +463,7 @@ def encode_name(text: str) -> bytes:
     """Return ``text`` as a short string; raise ValueError for what is none (``MT-22``)."""
     if _CONTROL_CHARACTER.search(text):
         raise ValueError(f"a control character in {text!r}")
-    encoded = text.encode("utf-8")
-    if len(encoded) > SHORT_STRING_BYTES_MAX:
-        raise ValueError(f"a name has at most {SHORT_STRING_BYTES_MAX} bytes, not {len(encoded)}")
-    return bytes([len(encoded)]) + encoded
+    return _short_string(text)
 
 
 def encode_content(sequence: int, name: bytes, properties: bytes, body: bytes) -> list[bytes]:
