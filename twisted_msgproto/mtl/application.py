@@ -82,7 +82,7 @@ class QueueReader:
         self._profile = profile
 
     def room(self) -> int:
-        return max(0, self._flow.room)
+        return self._flow.room
 
     def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
         """Send contents; False if the reader never confirms."""

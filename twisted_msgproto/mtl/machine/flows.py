@@ -185,17 +185,14 @@ COMMANDS_REMEMBERED: Final = 256
 """Sequences of a flow's last commands: a Response with one of them could be taken for theirs."""
 
 # Python needs this much for a string without characters and its place, and for each character:
-LEASED_NAME_BYTES: Final = 96
+NAME_BYTES: Final = 96
 CHARACTER_BYTES: Final = 4
 
 
-def name_weight(name: str) -> int:
-    return SESSION_WEIGHT_BYTES + (CHARACTER_BYTES + 1) * len(name)
-
-
-def lease_weight(resources: Sequence[str]) -> int:
-    nbytes = SESSION_WEIGHT_BYTES + LEASED_NAME_BYTES * len(resources)
-    return nbytes + CHARACTER_BYTES * sum(map(len, resources))
+def names_weight(names: Sequence[str]) -> int:
+    """Return what is kept for a lease of these resources, or for one that is summoned."""
+    nbytes = SESSION_WEIGHT_BYTES + NAME_BYTES * len(names)
+    return nbytes + CHARACTER_BYTES * sum(map(len, names))
 
 
 @dataclass(slots=True, eq=False)
@@ -203,7 +200,8 @@ class LeaseGrant:
     """A data lease: who may do what with it (``MT-11``).
 
     ``resources`` empty means all; ``confirm`` is True for ``full``.  ``profile`` is the one that
-    was selected when it was given.  Its session keeps ``nbytes`` for it, until its flow ends.
+    was selected when it was given.  Its session keeps ``nbytes`` for it and what is summoned by it,
+    until its flow ends.
     """
 
     token: str
@@ -249,7 +247,6 @@ class Flow:
     commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
     state: FlowState = FlowState.UNLEASED
     address: str = ""  # the network address behind it; "" if it is not known
-    nbytes: int = 0  # what the session keeps for the names of the flow
 
     @property
     def session(self) -> Session:

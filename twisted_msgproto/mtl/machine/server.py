@@ -13,7 +13,6 @@ later.  ``blocked(peer)`` and ``unblocked(peer)`` say whose socket takes no more
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from ...core.connection import WorkLost
@@ -38,7 +37,7 @@ from .flows import (
     Slice,
     Stored,
     WritingFlow,
-    name_weight,
+    names_weight,
 )
 from .sessions import Arrival, Channel, Outputs, Sessions
 
@@ -60,8 +59,6 @@ class Server(Sessions):
             so, as a function of the peer.  While one does, its silence means nothing.
         profiles: by name.
     """
-
-    moved_at: Callable[[bytes], float] = staticmethod(lambda peer: 0.0)
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -254,7 +251,7 @@ class Server(Sessions):
             # What came before the end is still content.
             self._flush_writer(flow)
             self._withheld.pop(flow, None)
-        flow.session.kept.remove(flow.nbytes + flow.grant.nbytes)
+        flow.session.kept.remove(flow.grant.nbytes)
         self._end_if_left(flow.session)
 
     def _end_failed(self, flow: Flow, error: BaseException) -> None:
@@ -506,8 +503,9 @@ class Server(Sessions):
                         self._end_failed(flow, error)
                         return
                     del flow.summoned[command.resource]
-                    flow.nbytes -= name_weight(command.resource)
-                    flow.session.kept.remove(name_weight(command.resource))
+                    nbytes = names_weight([command.resource])
+                    flow.grant.nbytes -= nbytes
+                    flow.session.kept.remove(nbytes)
                 self._respond(flow.peer, flow, command.sequence, 200 if summoned else 400)
             case data.Confirm() | data.Reject():
                 settled = None
@@ -530,7 +528,7 @@ class Server(Sessions):
         """Follow a Summon (``MT-16``); the Response is sent before any content (``MT-18``)."""
         flow.commands.append(command.sequence)
         resource, profile = command.resource, flow.grant.profile
-        nbytes = name_weight(resource)
+        nbytes = names_weight([resource])
         covered = bool(resource) and self._ask(False, flow.grant.covers, resource)
         try:
             refused = (
@@ -551,7 +549,7 @@ class Server(Sessions):
             self._respond(flow.peer, flow, command.sequence, 400)
             return
         flow.summoned[resource] = data.encode_name(resource)
-        flow.nbytes += nbytes
+        flow.grant.nbytes += nbytes
         flow.session.kept.add(nbytes)
         self._respond(flow.peer, flow, command.sequence, 200)
         self._offer(flow)
@@ -594,11 +592,9 @@ class Server(Sessions):
         (``MT-21``).
         """
         if not self._paused and self._heard(flow) + self._liveness <= now:
-            flow.heard_at = max(flow.heard_at, self.moved_at(flow.peer))
-            if self._heard(flow) + self._liveness <= now:
-                self.counters["flows_silent"] += 1
-                self._end_flow(flow)
-                return
+            self.counters["flows_silent"] += 1
+            self._end_flow(flow)
+            return
         if flow in self._withheld and not self._congested(flow):
             self._confirm(flow, None)  # the profile could not say when it was asked
         if flow.sent_at + self._heartbeat <= now:

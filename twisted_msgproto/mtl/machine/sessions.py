@@ -63,7 +63,7 @@ from .flows import (
     WritingFlow,
     by_name,
     is_automatic,
-    lease_weight,
+    names_weight,
 )
 
 TOKEN_BYTES: Final = 20
@@ -121,6 +121,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
     counters: dict[str, int]
     deadlines: ManyDeadlines[Session | LeaseGrant | Flow]
+    moved_at: Callable[[bytes], float] = staticmethod(lambda peer: 0.0)
 
     def __init__(
         self,
@@ -260,16 +261,15 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         kind = COMMANDS.get(command)
         if state is SessionState.AUTHORIZING:
             raise Invalid(409, "an answer to Connection.Authorize is still owed")
-        unauthenticated = state in _UNAUTHENTICATED
-        allowed = (Open,) if state is SessionState.NEW else (Open, Authorize)
-        if unauthenticated and kind not in allowed:
+        legal = kind in SESSION[state]
+        if not legal and state in _UNAUTHENTICATED:
             first = "Connection.Open" if state is SessionState.NEW else "Connection.Authorize"
             raise Invalid(401, f"{first} comes first", mechanisms=self._mechanisms)
         if kind is None:
             raise Invalid(404, "there is no such command")
         if isinstance(body, Invalid):
             raise body
-        if kind not in SESSION[state]:
+        if not legal:
             raise Invalid(409, "a profile is to be selected first")
         request = parse_request(kind, body, self.limits)
         if type(request) is Open:
@@ -366,7 +366,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
                 raise Invalid(403, f"not allowed to {what} {resource}")
         if len(session.grants) + len(session.flows) >= SESSION_LEASES:
             raise Invalid(403, "too many leases")
-        nbytes = lease_weight(request.resources)
+        nbytes = names_weight(request.resources)
         if not self._may_keep(session, nbytes, "lease"):
             raise Invalid(403, f"too many leases: {SESSION_LIMIT}")
         token = self._random(TOKEN_BYTES).hex()
@@ -572,9 +572,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             session.refused_until, session.mechanism = inf, None
             session.machine.step(Denied)
             self._answer(session, 401, mechanisms=self._mechanisms)
-        heard = [session.heard_at, self._resumed_at]
-        heard += [flow.heard_at for flow in session.flows.values()]
-        session.heard_at = max(heard)
+        heard = map(self._heard, session.flows.values())
+        session.heard_at = max(session.heard_at, self._resumed_at, *heard)
         if not session.established and session.opened_at + self.limits["authentication"] <= now:
             self._end_session(session, "not authenticated in time")
         elif not self._paused and session.heard_at + self.limits["session-idle"] <= now:
@@ -591,7 +590,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         grant.session.kept.remove(grant.nbytes)
 
     def _heard(self, flow: Flow) -> float:
-        return max(flow.heard_at, self._resumed_at)
+        return max(flow.heard_at, self._resumed_at, self.moved_at(flow.peer))
 
     def _watch_flow(self, flow: Flow) -> None:
         due = flow.sent_at + self._heartbeat
