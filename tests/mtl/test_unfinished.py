@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class World:
         self.told: list[tuple[str, int]] = []
         self.reads = 0
         self.nbytes: dict[int, zeromq.TcpInfo | None] = {}
-        self.waiting: dict[int, int | None] = {}
+        self.waiting: defaultdict[int, int] = defaultdict(int)
         self.looked: list[int] = []
         self.flows: set[bytes] = set()
         self.evicted: list[tuple[str, int]] = []
@@ -43,7 +44,7 @@ class World:
             lambda host, octets: self.told.append((host, octets)),
             self._read_soon,
             self._bytes,
-            self.waiting.get,
+            self.waiting.__getitem__,
             evicted=lambda host, octets: self.evicted.append((host, octets)),
             trusted=lambda name: name in self.flows,
         )
@@ -144,7 +145,7 @@ def test_what_libzmq_has_not_taken_from_the_kernel_does_not_count(world: World) 
         world.unfinished.read_to_end()
     world.look()
     assert world.told == []
-    world.waiting[descriptor] = None
+    world.waiting[descriptor] = 0
     world.look(2)
     assert len(world.told) == 0
     for _ in range(2):
@@ -532,7 +533,7 @@ def test_what_waits_outside_libzmq_counts__NB_02(given: Given) -> None:
     backlog = given.backlogs[b"a"] = unfinished.Backlog(0.0)
     small = STEP // 256
     for number in range(1, 3 * small + 1):
-        backlog.messages.append([b"a", b"", b""])
+        backlog.put([b"", b"", b""])
         given.every.waits(peer, backlog)
         assert given.ledger.held == number // small * STEP
     del given.backlogs[b"a"]
@@ -568,12 +569,12 @@ def test_where_nobody_tells_only_what_waits_outside_counts__NB_02(given: Given) 
     assert given.give(peer, 100 * MIB)
     assert given.ledger.held == 0
     backlog = given.backlogs[b"a"] = unfinished.Backlog(0.0)
-    backlog.nbytes = MIB
+    backlog.put([bytes(MIB - 256)])
     given.every.waits(peer, backlog)
     assert given.ledger.held == MIB
     given.ledger.bound(MIB)
     given.wait(60)
-    backlog.nbytes += MIB
+    backlog.put([bytes(MIB - 256)])
     given.every.waits(peer, backlog)
     assert given.cut == [b"a"]
     given.every.shutdown()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-import os
 from typing import Any
+
+import zmq
 
 from twisted_msgproto.mtl.machine.flows import Peer, connection_name
 
@@ -146,7 +147,7 @@ class Sockets:
 
     def dealer(self, received: Any, bounds: Any, curve: Any) -> Dealer:
         if self._network.full:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise zmq.ZMQError(errno.EMFILE)
         self.made.append(Dealer(self._network, received, self._host))
         return self.made[-1]  # type: ignore[no-any-return]
 

@@ -19,9 +19,6 @@ from .wire.data import Confirm, Content, Dismiss, Lease, Ping, Pong, Reject, Res
 # ── Limits of both sides (``MT-29``) ──────────────────────────────────────────────────────────────
 
 
-PEER_MESSAGES: Final = 1000
-"""libzmq holds no more messages for one peer, each way."""
-
 SESSION_LEASES: Final = 64
 """A session has no more leases; a further request gets 403."""
 

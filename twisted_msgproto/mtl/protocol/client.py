@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Unpack
 
+import zmq
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
@@ -34,7 +35,6 @@ from ...net.session import ClientSession
 from ..machine.client import Client, Credentials
 from ..terms import (
     CLIENT_LIMITS,
-    PEER_MESSAGES,
     Answered,
     ClientEvent,
     ClientState,
@@ -80,9 +80,7 @@ class ControlLink(ClientLink):
         self._requests: Tickets[Reply] = Tickets()
         self._trouble = ""  # of the control socket that was dropped last
         content_bytes = self.factory.limits.integer("content-bytes")
-        messages = messages_within(
-            self.factory.limits.integer("peer-bytes"), content_bytes, PEER_MESSAGES
-        )
+        messages = messages_within(self.factory.limits.integer("peer-bytes"), content_bytes)
         self._bounds = Bounds(
             content_bytes,
             # Flows bound what they send by themselves: nothing is thrown away here.
@@ -117,7 +115,7 @@ class ControlLink(ClientLink):
         """Return a socket; none if the system has no more: who waits for an answer tries again."""
         try:
             socket = self._sockets.dealer(received, bounds, self.factory.curve)
-        except OSError as error:
+        except zmq.ZMQError as error:
             return NoSocket(f"no socket can be made: {error.strerror}")
         socket.connect(address)
         return socket

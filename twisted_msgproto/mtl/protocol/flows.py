@@ -35,6 +35,7 @@ from ..terms import (
 )
 from ..wire.data import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq.bounded import LAST_WORDS_SECONDS
+from ..zeromq.unfinished import MESSAGE_BYTES
 from . import DealerWire
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────
@@ -121,12 +122,9 @@ class Owner(Protocol):
 UNREAD_TIMES: Final = 2
 """Of answers a socket may have twice as much to send as ``unsent-bytes`` allows of contents."""
 
-CONTENT_WEIGHT_BYTES: Final = 256
-"""A content or an answer that waits needs these bytes beside its own."""
-
 
 def _weigh(content: Received) -> int:
-    return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_BYTES
+    return len(content.body) + len(content.table) + len(content.resource) + MESSAGE_BYTES
 
 
 class FlowLink(Link):
@@ -166,7 +164,7 @@ class FlowLink(Link):
         self._renewal: Any = None  # the call that asks for another lease
         self._renewals = RenewalBackoff()
         limits = self.factory.limits
-        answers = UNREAD_TIMES * limits.integer("unsent-bytes") // CONTENT_WEIGHT_BYTES
+        answers = UNREAD_TIMES * limits.integer("unsent-bytes") // MESSAGE_BYTES
         self._unread_max = answers + limits.integer("window")
 
     def begin(self) -> None:

@@ -38,7 +38,7 @@ from ...net.sink import MessageSink
 from ..application import SPACES, IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Server
 from ..machine.flows import Profile, ServerEvent, Session
-from ..terms import PEER_MESSAGES, SERVER_LIMITS, SESSION
+from ..terms import SERVER_LIMITS, SESSION
 from ..zeromq import (
     Bounds,
     CurveServer,
@@ -380,7 +380,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 Bounds(control_bytes, CONTROL_MESSAGES, unread_messages=100, **seconds),
                 endless=partial(endless, "control-bytes"),
             )
-        messages = messages_within(limits.integer("peer-bytes"), content_bytes, PEER_MESSAGES)
+        messages = messages_within(limits.integer("peer-bytes"), content_bytes)
         contents = router(
             partial(link.arrived, Channel.SHARED if data is None else Channel.DATA),
             Bounds(content_bytes, messages, **seconds),

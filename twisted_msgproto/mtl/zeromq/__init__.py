@@ -343,12 +343,11 @@ def shut_down(
     return False
 
 
-def waiting_in(descriptor: int) -> int | None:
-    """Return how many bytes wait in the kernel to be read; None if there is no such connection."""
+def waiting_in(descriptor: int) -> int:
+    """Return how many bytes wait in the kernel to be read; 0 if there is no such connection."""
     with suppress(OSError):
-        found: int = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
-        return found
-    return None
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return 0
 
 
 def throw_away(connection: socket.socket) -> None:
@@ -358,9 +357,9 @@ def throw_away(connection: socket.socket) -> None:
     gap.  With MSG_TRUNC Linux copies nothing.
     """
     if sys.platform == "linux":
-        nbytes = waiting_in(connection.fileno())
         with suppress(OSError):
-            connection.recv(nbytes or 1, socket.MSG_TRUNC | socket.MSG_DONTWAIT)
+            waits = waiting_in(connection.fileno())
+            connection.recv(waits, socket.MSG_TRUNC | socket.MSG_DONTWAIT)
 
 
 def address_of(connection: socket.socket) -> str:
@@ -441,9 +440,13 @@ class Connections:
 # ── Bounds ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def messages_within(nbytes: int, frame_bytes: int, most: int) -> int:
-    """Return how many messages, ``most`` at most, weigh at most ``nbytes``; one in any case."""
-    return max(1, min(most, nbytes // frame_bytes))
+PEER_MESSAGES: Final = 1000
+"""libzmq holds no more messages for one peer, each way."""
+
+
+def messages_within(nbytes: int, frame_bytes: int) -> int:
+    """Return how many messages libzmq may hold that weigh at most ``nbytes``; one in any case."""
+    return max(1, min(PEER_MESSAGES, nbytes // frame_bytes))
 
 
 @dataclass(slots=True)
@@ -457,7 +460,7 @@ class Bounds:
     """
 
     frame_bytes: int
-    peer_messages: int = 1000
+    peer_messages: int = PEER_MESSAGES
     unread_messages: int = 10_000
     unread_bytes: int = 16 << 20
     unread_seconds: float = 30.0

@@ -253,10 +253,9 @@ class Bounded:
         """Its connection has ended."""
 
     def _wait(self, peer: bytes, backlog: Backlog, parts: list[bytes]) -> None:
-        backlog.messages.append(parts)
-        backlog.nbytes += sum(map(len, parts))
+        backlog.put(parts)
         bounds = self._bounds
-        messages, nbytes = len(backlog.messages), backlog.nbytes
+        messages, nbytes = len(backlog.messages), backlog.weight
         if messages > bounds.unread_messages or nbytes > bounds.unread_bytes:
             self._giveUp(peer)
             return
@@ -290,7 +289,7 @@ class Bounded:
             for _ in range(READS_PER_TURN):
                 if not messages or not self._sent(peer, messages[0]):
                     break
-                backlog.nbytes -= sum(map(len, messages.popleft()))
+                backlog.take()
                 backlog.since = now
                 some = True
             if self._backlogs.get(peer) is not backlog:

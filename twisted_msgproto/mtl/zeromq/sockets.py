@@ -409,7 +409,7 @@ class Sockets:
         )
 
     def dealer(self, received: Received, bounds: Bounds, curve: CurveClient | None) -> Any:
-        """Return a DEALER socket; OSError where the system has no more of them.
+        """Return a DEALER socket; ZMQError where the system has no more of them.
 
         It comes back when its connection is lost, with another identity: whoever it talks to does
         not know it any more.  (libzmq could be told not to come back, but then it throws away what
@@ -433,10 +433,7 @@ class Sockets:
             monitor.connect(address)
             connection.monitor = monitor
 
-        try:
-            return self._dealer(self._factory, received, bounds, every=self._every, prepare=prepare)
-        except zmq.ZMQError as error:
-            raise OSError(error.errno, error.strerror) from None
+        return self._dealer(self._factory, received, bounds, every=self._every, prepare=prepare)
 
     def admit(
         self,

@@ -168,12 +168,12 @@ class EveryUnfinished:
 
     def _evict(self) -> None:
         found = [
-            (seen.trusted, -seen.weight, number, one, descriptor)
-            for number, one in enumerate(self._sockets)
+            (seen.trusted, -seen.weight, one, descriptor)
+            for one in self._sockets
             for descriptor, seen in one.descriptors.items()
             if seen.weight
         ]
-        for _, weight, _, one, descriptor in sorted(found, key=itemgetter(0, 1, 2, 4)):
+        for _, weight, one, descriptor in sorted(found, key=itemgetter(0, 1)):
             if self.weight <= self._limit:
                 break
             one.end(descriptor, -weight, one.evicted)
@@ -199,7 +199,7 @@ class Unfinished:
         cut_off: Callable[[str, int], None],
         read_soon: Callable[[], None],
         tcp_info: Callable[[int], TcpInfo | None] = tcp_info,
-        waiting: Callable[[int], int | None] = waiting_in,
+        waiting: Callable[[int], int] = waiting_in,
         *,
         evicted: Callable[[str, int], None] = lambda host, nbytes: None,
         trusted: Callable[[bytes], bool] = lambda name: False,
@@ -210,10 +210,9 @@ class Unfinished:
         that is cut off because all together weigh too much; ``trusted(name)`` tells whether one may
         have large messages.
         """
-        message = LARGE_FRAMES * bounds.frame_bytes
-        self.largest: int = message + SLACK_BYTES
+        self.largest: int = LARGE_FRAMES * bounds.frame_bytes + SLACK_BYTES
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
-        self.buffered_max: int = (bounds.peer_messages + 2) * (message + SLACK_BYTES)
+        self.buffered_max: int = (bounds.peer_messages + 2) * self.largest
         self._every = every
         self.evicted = evicted
         self._trusted = trusted
@@ -303,7 +302,7 @@ class Unfinished:
             # What libzmq has read by now counts as if it had been finished.
             self._every.moved = True
             seen.heard, seen.mark, seen.since = False, now, self._every.seconds()
-            seen.waited = self._waiting(descriptor) or 0
+            seen.waited = self._waiting(descriptor)
             seen.noted = None
             self._weigh(seen, 0)
             return
@@ -313,7 +312,7 @@ class Unfinished:
         if came > FEW_BYTES:
             came -= self._heartbeats(now, seen)
         if came > FEW_BYTES:
-            came -= self._waiting(descriptor) or 0
+            came -= self._waiting(descriptor)
         if came <= FEW_BYTES:
             seen.noted = None
             self._weigh(seen, 0)
@@ -381,7 +380,7 @@ CHECKS_PER_TURN: Final = 1000
 """A turn checks this many of them, in 3 ms."""
 
 MESSAGE_BYTES: Final = 256
-"""A message that waits outside libzmq counts as this many bytes beside its own."""
+"""A message that waits outside libzmq counts as this many bytes beside its own, on both sides."""
 
 FRAME_BYTES: Final = 2
 """ZMTP puts at least these bytes before a frame; before one of more than 255 it puts nine.
@@ -395,17 +394,20 @@ CURVE_BYTES: Final = 33
 
 
 class Backlog:
-    __slots__ = ("full", "messages", "nbytes", "since")
+    __slots__ = ("full", "messages", "since", "weight")
 
     def __init__(self, since: float) -> None:
         self.messages: deque[list[bytes]] = deque()
-        self.nbytes: int = 0
+        self.weight: int = 0  # bytes
         self.since: float = since
         self.full: bool = False  # the caller knows that there should be no more now
 
-    @property
-    def weight(self) -> int:
-        return self.nbytes + MESSAGE_BYTES * len(self.messages)
+    def put(self, parts: list[bytes]) -> None:
+        self.messages.append(parts)
+        self.weight += MESSAGE_BYTES + sum(map(len, parts))
+
+    def take(self) -> None:
+        self.weight -= MESSAGE_BYTES + sum(map(len, self.messages.popleft()))
 
 
 class SendBacklog:
