@@ -298,6 +298,8 @@ def test_what_looks_like_a_frame_in_a_body_is_no_frame() -> None:
         log.append([encode([MessageBatch("p", "k", 1, count=1, body=[body])])])
     without_markers(disk, 2, 3)
     assert bodies_of(disk) == ([b"first", b"second", b"last"], [(2, 4)])
+    disk.crash()
+    assert SegmentLog(DIRECTORY, disk=disk).damaged == [(2, 4)]
 
 
 @pytest.mark.parametrize("less", range(104, 128, 8))

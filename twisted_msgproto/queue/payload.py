@@ -154,12 +154,8 @@ def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
         return _alone(batches[0])
     counts = [batch.count for batch in batches]
     columns = zip(_NAMES, zip(*map(_columns_of, batches), strict=True), strict=True)
-    return {
-        name: _stretches(name, parts, counts)
-        for name, parts in columns
-        # What compares a packed column with None is Python code.
-        if parts[0] is not None or parts.count(None) < len(parts)
-    }
+    missing = (None,) * len(batches)
+    return {name: _stretches(name, parts, counts) for name, parts in columns if parts != missing}
 
 
 def _alone(batch: MessageBatch) -> dict[str, Stretches]:

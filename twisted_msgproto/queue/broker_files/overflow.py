@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -114,14 +114,6 @@ class OverflowLog:
         chunk = None if message_ids is None else self._chunks.get(message_ids[0])
         return chunk is not None and chunk.first == frame.first
 
-    def between(self, lo: int, hi: int) -> list[Chunk]:
-        index = bisect_right(self._starts, lo - 1)
-        found = []
-        while index < len(self._starts) and self._starts[index] < hi:
-            found.append(self._chunks[self._starts[index]])
-            index += 1
-        return found
-
     @property
     def nbytes(self) -> int:
         return self.log.nbytes
@@ -145,19 +137,17 @@ class OverflowLog:
 
     def _add(self, chunk: Chunk) -> None:
         lo, hi = chunk.span
-        for older in self.between(lo, hi):
-            self._drop(older)
         # An older copy may begin before it, if its first messages are settled since.
-        index = bisect_right(self._starts, lo)
-        if index and (older := self._chunks[self._starts[index - 1]]).message_ids[-1] >= lo:
-            self._drop(older)
+        index = bisect_left(self._starts, lo, key=lambda start: self._chunks[start].message_ids[-1])
+        for start in self._starts[index : bisect_left(self._starts, hi)]:
+            self._drop(self._chunks[start])
         self._chunks[lo] = chunk
         insort(self._starts, lo)
 
     def _drop(self, chunk: Chunk) -> None:
         start = chunk.message_ids[0]
         del self._chunks[start]
-        del self._starts[bisect_right(self._starts, start) - 1]
+        del self._starts[bisect_left(self._starts, start)]
         self._shadows[chunk.first] = chunk.span
 
     def spans(self) -> list[Range]:
