@@ -186,6 +186,10 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     status_path(tmp_path, "large").write_text(json.dumps("x" * (STATUS_BYTES_MAX - 1)))
     status_path(tmp_path, "gone").symlink_to("nowhere")
     status_path(tmp_path, "directory").mkdir()
+    files = os.listdir(status_path(tmp_path, "good").parent)
+    with pytest.raises(IsADirectoryError):
+        write_status(status_path(tmp_path, "directory"), {})
+    assert os.listdir(status_path(tmp_path, "good").parent) == files
     assert read_statuses(tmp_path) == [{"consumer": "good"}]
 
 

@@ -207,6 +207,7 @@ def test_a_file_whose_facts_cannot_be_read_is_told_in_one_line(number: int) -> N
         world.disk.fail_next("stat", number, "broker/")
         world.settle_some(0.1)
         world.state.tend()
+        assert not world.state.read_errors()
         world.disk.mend()
     world.tend()
     assert world.state.failing() == 0
@@ -223,6 +224,7 @@ def test_zeros_are_proposed_for_a_broken_block_alone__RD_50(number: int) -> None
     world.state.load(sorted(world.there))
     (line,) = [line for line in world.lines[before:] if "cannot be read now" in line]
     assert ("copy with zeros" in line) == (number == errno.EIO)
+    assert [error.errno for error in world.state.read_errors()] == [number]
 
 
 def facts_of(reader: QueueReader) -> dict[str, Callable[[], Any]]:

@@ -469,11 +469,10 @@ class BrokerState:
         return len(self._troubles.errors())
 
     def read_errors(self) -> list[Exception]:
-        errors = self._troubles.errors()
         return [
             error
-            for what in (READING, COPYING, MOVING)
-            if (error := errors.get(what)) is not None and not isinstance(error, QueueFull)
+            for what, error in self._troubles.errors().items()
+            if what in (READING, COPYING, MOVING) and not isinstance(error, QueueFull)
         ]
 
     def close(self) -> None:
