@@ -283,9 +283,10 @@ def test_confirming_and_rejecting_what_was_received__MT_19__MT_20() -> None:
 
 
 def test_no_more_than_the_window_is_in_flight__MT_27() -> None:
-    flowing = writer(window=3, **{"unsent-bytes": 4 * WEIGHT})
+    flowing = Flowing(False, window=3, **{"unsent-bytes": 4 * WEIGHT})
     with pytest.raises(LimitExceeded):  # the window has room for three, however large
-        flowing.flow.send([("a", EMPTY, bytes(5 * WEIGHT))] * 4, flowing.now)
+        flowing.flow.send([("a", EMPTY, bytes(3 * WEIGHT + 2))] * 4, flowing.now)
+    flowing.open()
     numbers = flowing.write(*range(1, 8))
     assert [c.body for c in flowing.sent] == [b"1", b"2", b"3"]  # type: ignore[union-attr]
     assert (flowing.flow.room, flowing.flow.unsettled) == (-4, 7)
@@ -452,6 +453,11 @@ def test_too_many_open_questions_are_not_added_to__MT_29() -> None:
     sequence = flowing.sent[-1].sequence  # type: ignore[union-attr]
     flowing.get(Response(sequence, 403))
     assert flowing.sent == []
+    flowing.get(Response(2, 400))
+    flowing.flow.suspend("x")
+    flowing.flow.summon("what waits counts", 0.0)
+    with pytest.raises(LimitExceeded):
+        flowing.flow.summon("one too many", 0.0)
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────────────
