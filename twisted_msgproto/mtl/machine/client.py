@@ -9,6 +9,7 @@ Verbs queue requests and return their number; the answer comes as an event with 
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,6 @@ from ..wire import (
     RequestReader,
     RequestWriter,
     SelectProfile,
-    decode_challenge,
     encode_request,
     parse_reply,
 )
@@ -328,7 +328,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     def _challenged(self, task: _Task, reply: Reply, now: float) -> None:
         assert task.cycle is not None
         try:
-            challenge = decode_challenge(reply.body.get("challenge"))
+            challenge = b64decode(reply.body.get("challenge", "?"), validate=True)
             self._respond(task, task.cycle, challenge, now)
         except Exception as error:  # the cycle may be an application's
             self._fail(402, f"the challenge is wrong: {error}")

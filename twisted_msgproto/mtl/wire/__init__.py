@@ -199,14 +199,6 @@ def encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def decode_challenge(text: Any) -> bytes:
-    """Return the bytes of a challenge; raises IllFormed for what is no base64."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (TypeError, ValueError):
-        raise IllFormed("challenge", "a challenge is no base64") from None
-
-
 def _resources(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
     names = body.get("resources")
     if type(names) is not list or any(type(name) is not str for name in names):
