@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ...core.machine import Machine, ReceiveWindow
-from ...core.session_memory import SESSION_WEIGHT_BYTES, MemoryShare
+from ...core.session_memory import ENTRY_BYTES, SESSION_WEIGHT_BYTES, MemoryShare
 from ..terms import BURST, SESSION, FlowState, SessionState
 from ..wire import data
 
@@ -184,15 +184,12 @@ def by_name(profiles: Iterable[Profile]) -> dict[str, Profile]:
 COMMANDS_REMEMBERED: Final = 256
 """Sequences of a flow's last commands: a Response with one of them could be taken for theirs."""
 
-# Python needs this much for a string without characters and its place, and for each character:
-NAME_BYTES: Final = 96
-CHARACTER_BYTES: Final = 4
-
 
 def names_weight(names: Sequence[str]) -> int:
-    """Return what is kept for a lease of these resources, or for one that is summoned."""
-    nbytes = SESSION_WEIGHT_BYTES + NAME_BYTES * len(names)
-    return nbytes + CHARACTER_BYTES * sum(map(len, names))
+    """Return what is kept for a lease of these resources, or for one that is summoned: Python may
+    need four bytes for a character.
+    """
+    return SESSION_WEIGHT_BYTES + sum(ENTRY_BYTES + 4 * len(name) for name in names)
 
 
 @dataclass(slots=True, eq=False)
@@ -301,7 +298,7 @@ class ReadingFlow(Flow):
             self.unconfirmed[sequence] = (resource, content)
             return
         self.burst -= 1
-        if self.burst <= 0:
+        if not self.burst:
             self.exhausted[self] = None
 
     def settle(self, sequence: int, multiple: bool) -> list[tuple[str, Stored]] | None:

@@ -6,7 +6,7 @@ begin.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from math import ceil, inf
@@ -78,7 +78,7 @@ NOTHING_KNOWN: Final[Mapping[bytes, Peer]] = MappingProxyType({})
 T = TypeVar("T")
 
 PROFILE_ERRORS_MAX: Final = 16
-"""Of what profiles raise in one read this much is kept for the log; all of it is counted."""
+"""Of what profiles raise in one read no more is kept."""
 
 
 class Channel(Enum):
@@ -169,7 +169,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._now = 0.0
         self._peers: Mapping[bytes, Peer] = {}
         self._leaving: set[bytes] = set()  # what these connections sent may still come
-        self.profile_errors: list[BaseException] = []  # what profiles have raised, for the log
+        # What profiles have raised, for the log; all of it is counted.
+        self.profile_errors: deque[BaseException] = deque(maxlen=PROFILE_ERRORS_MAX)
         self._draining = self._closed = False
         for profile in self.profiles.values():
             profile.release = self._release
@@ -185,13 +186,13 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     # ── profiles that fail ──────────────────────────────────────────────────────────────────────
 
     def take_profile_errors(self) -> list[BaseException]:
-        errors, self.profile_errors = self.profile_errors, []
+        errors = list(self.profile_errors)
+        self.profile_errors.clear()
         return errors
 
     def _profile_failed(self, error: BaseException) -> None:
         self.counters["profile_errors"] += 1
-        if len(self.profile_errors) < PROFILE_ERRORS_MAX:
-            self.profile_errors.append(error)
+        self.profile_errors.append(error)
 
     def _ask(self, otherwise: T, method: Callable[..., T], *arguments: Any) -> T:
         try:
