@@ -81,14 +81,7 @@ class ControlLink(ClientLink):
         self._trouble = ""  # of the control socket that was dropped last
         content_bytes = self.factory.limits.integer("content-bytes")
         messages = messages_within(self.factory.limits.integer("peer-bytes"), content_bytes)
-        self._bounds = Bounds(
-            content_bytes,
-            # Flows bound what they send by themselves: nothing is thrown away here.
-            unread_messages=1 << 40,
-            unread_bytes=1 << 60,
-            unread_seconds=1e9,
-            received_messages=messages,
-        )
+        self._bounds = Bounds(content_bytes, received_messages=messages)
         # What is not confirmed has no window that bounds it.
         self._bounds_unconfirmed = replace(self._bounds, peer_messages=messages)
         self._sockets = self.factory.makeSockets(self.factory.clock)

@@ -61,6 +61,11 @@ BYTES_OVER_BODY: Final = 1024
 CONTROL_MESSAGES: Final = 16
 """What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
 
+REPLIES_UNREAD: Final = 100
+CONTENTS_UNREAD: Final = 10_000
+UNREAD_BYTES: Final = 16 << 20
+"""What may wait for one peer outside libzmq, of each flow, before its connection is given up."""
+
 KEYS: Final = Topic("more like it", 1)
 """Clients that libzmq turned away for their keys: they try for ever."""
 
@@ -353,7 +358,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         )
         endless = partial(self._tellCutOff, "endless-message", "of a message that has not ended")
         weighty = "of memory for a message that has not ended"
-        seconds: dict[str, Any] = {
+        bounds: dict[str, Any] = {
+            "unread_bytes": UNREAD_BYTES,
             "unread_seconds": limits["unread-seconds"],
             "handshake_seconds": limits["handshake"],
         }
@@ -377,13 +383,13 @@ class MtlServerFactory(MsgprotoServerFactory):
         else:
             requests = router(
                 partial(link.arrived, Channel.CONTROL),
-                Bounds(control_bytes, CONTROL_MESSAGES, unread_messages=100, **seconds),
+                Bounds(control_bytes, CONTROL_MESSAGES, REPLIES_UNREAD, **bounds),
                 endless=partial(endless, "control-bytes"),
             )
         messages = messages_within(limits.integer("peer-bytes"), content_bytes)
         contents = router(
             partial(link.arrived, Channel.SHARED if data is None else Channel.DATA),
-            Bounds(content_bytes, messages, **seconds),
+            Bounds(content_bytes, messages, CONTENTS_UNREAD, **bounds),
             blocked=link.blocked,
             endless=partial(endless, "content-bytes"),
         )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import zmq
@@ -453,6 +454,8 @@ def messages_within(nbytes: int, frame_bytes: int) -> int:
 class Bounds:
     """What bounds a socket: bytes of a frame, what a peer may leave unread, times in seconds.
 
+    Nothing is thrown away by itself: where others bound what is sent, any number may be unread.
+
     libzmq counts what it holds for a peer in messages, whatever they weigh.  So ``peer_messages``,
     for each direction, are no more than may have the largest frame each.  ``received_messages``
     replaces it for what comes, since what goes out is bounded elsewhere on a client (None: it does
@@ -461,8 +464,8 @@ class Bounds:
 
     frame_bytes: int
     peer_messages: int = PEER_MESSAGES
-    unread_messages: int = 10_000
-    unread_bytes: int = 16 << 20
-    unread_seconds: float = 30.0
+    unread_messages: int = sys.maxsize
+    unread_bytes: int = sys.maxsize
+    unread_seconds: float = inf
     handshake_seconds: float = 10.0
     received_messages: int | None = None

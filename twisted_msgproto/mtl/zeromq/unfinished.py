@@ -202,7 +202,7 @@ class Unfinished:
         waiting: Callable[[int], int] = waiting_in,
         *,
         evicted: Callable[[str, int], None] = lambda host, nbytes: None,
-        trusted: Callable[[bytes], bool] = lambda name: False,
+        trusted: Callable[[bytes], bool] = bool,
     ) -> None:
         """``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
 
@@ -374,10 +374,10 @@ MUCH_SHARE: Final = 0.5
 """This share of the ledger's limit is much; from three quarters on peers may lose their places."""
 
 CHECK_SECONDS: Final = 1.0
-"""Peers that have something unread are checked this often: they may have read meanwhile."""
+"""Peers that have something unread are checked this often: they may have read meanwhile.
 
-CHECKS_PER_TURN: Final = 1000
-"""A turn checks this many of them, in 3 ms."""
+In 256 MiB there is a step for each of 4,096, which are checked in 12 ms.
+"""
 
 MESSAGE_BYTES: Final = 256
 """A message that waits outside libzmq counts as this many bytes beside its own, on both sides."""
@@ -541,10 +541,8 @@ class SendBacklogs:
 
     def _check(self) -> None:
         self._timer = None
-        for peer in list(islice(self._entered, CHECKS_PER_TURN)):
+        for peer in list(self._entered):
             if peer in self._entered:  # else it was cut off for what another has
-                del self._entered[peer]
-                self._entered[peer] = None
                 peer.has_room()
         self._check_or_rest()
 
