@@ -429,7 +429,7 @@ class Routing:
         except zmq.Again:
             return False
         if self._within:
-            self.unfinished.too_many_frames(messages[-1][0])
+            self.unfinished.too_many_frames(parts[0])
         return True
 
     def _first(self, identity: bytes, serial: str, frame: Any) -> bytes:
