@@ -222,6 +222,7 @@ def main() -> int:
     left = shutil.ignore_patterns(".*", "node_modules", "_build", "__pycache__", "*.egg-info")
     with tempfile.TemporaryDirectory(prefix="msgproto-mutants-") as directory:
         shutil.copytree(project, scratch := Path(directory, "copy"), ignore=left, symlinks=True)
+        os.chmod(directory, 0o755)  # tests are other users, too
         os.chdir(scratch)
         sys.path.insert(0, str(scratch))
         os.environ.update(PYTHONPATH=str(scratch), PYTEST_ADDOPTS=OPTIONS)
