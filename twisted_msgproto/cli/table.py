@@ -137,10 +137,6 @@ def open_queues(arguments: SimpleNamespace) -> dict[str, Queue]:
     return {queue.queue_id: queue for queue in queues}
 
 
-def _tell(line: str) -> None:
-    print(line, flush=True)
-
-
 # -- actions --------------------------------------------------------------------------------------
 
 
@@ -223,7 +219,7 @@ def _compact(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.compact import compact
 
     table = _open(arguments, writing=not arguments.dry_run)
-    say: Callable[[str], object] = (lambda line: None) if arguments.json else _tell
+    say: Callable[[str], object] = (lambda line: None) if arguments.json else click.echo
     done = compact(table, Run.new(), dry_run=arguments.dry_run, say=say)
     if arguments.json:
         print(json.dumps(asdict(done)))
@@ -507,7 +503,7 @@ def _derive(arguments: SimpleNamespace) -> int:
         {queue.queue_id: queue for queue in queues},
         Run.new(),
         consumer=typed.consumer,
-        say=(lambda line: None) if arguments.json else _tell,
+        say=(lambda line: None) if arguments.json else click.echo,
     )
     if arguments.json:
         print(json.dumps(_counted(done)))
