@@ -127,8 +127,6 @@ def try_queue(directory: Path) -> None:
     existing = directory.absolute()
     while not existing.exists():
         existing = existing.parent
-    if not existing.is_dir():
-        raise QueueError(f"[queue]: directory {str(directory)!r}: {existing} is no directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise QueueError(f"[queue]: directory {str(directory)!r}: {existing} cannot be written")
     disk = os.statvfs(existing)
