@@ -24,7 +24,7 @@ from types import SimpleNamespace
 import pytest
 from cryptography import x509
 
-from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher, environment, msgproto
+from tests.tools.processes import AFTER, PATIENCE_SECONDS, PROJECT, Launcher, environment, msgproto
 from twisted_msgproto import cli, registry
 from twisted_msgproto.cli import doctor
 from twisted_msgproto.cli.doctor import MISSING, NOTE, OK, Finding
@@ -528,22 +528,22 @@ def test_something_missing_is_exit_status_1_and_has_a_remedy(
     assert "not built: packed columns, Lumberjack frames are read several times as slowly" in told
 
 
-def test_more_open_files_are_allowed_as_the_note_says() -> None:
+def test_more_open_files_are_allowed_as_the_note_says(launch: Launcher) -> None:
     """As many as the machine allows; where that is too few, the unit's line alone is left."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    run = [sys.executable, "-m", "twisted_msgproto", "doctor"]
 
-    def told(limit: str) -> str:
-        command = ["sh", "-c", f'{limit}; exec "$@"', "sh", *run]
-        return subprocess.run(command, capture_output=True, text=True, env=environment()).stdout
+    def told(*limits: int) -> str:
+        code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, {limits})"
+        return launch.run(code, "twisted_msgproto", "doctor", module=AFTER).stdout
 
-    few = told("ulimit -Sn 256")
+    few = told(256, hard)
     assert "LimitNOFILE=65536 in the unit" in few
     found = re.search(", or (ulimit -n [0-9]+)", few)
     assert (found is None) == (hard != resource.RLIM_INFINITY and hard < 10_000)
     if found is not None:
-        assert re.search("ok +open files", told(found[1]))
-    assert told("ulimit -n 256").count("ulimit") == 0
+        words = [f'{found[1]}; exec "$0" -m twisted_msgproto doctor', sys.executable]
+        launch.command(["sh", "-c", *words]).line("ok +open files")
+    assert told(256, 256).count("ulimit") == 0
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
 from tests.tools.processes import (
+    AFTER,
     PATIENCE_SECONDS,
     PROJECT,
     Launched,
@@ -328,18 +329,14 @@ def test_nothing_else_takes_the_place_of_what_was_closed_before_the_start(
     ],
 )
 def test_a_file_that_cannot_be_written_is_named_and_its_begin_does_not_stay(
-    tmp_path: Path, words: str, file: str
+    tmp_path: Path, launch: Launcher, words: str, file: str
 ) -> None:
     """It was told as standard output's, and the next ``init`` found an empty file."""
     (tmp_path / "here").mkdir()
-    done = subprocess.run(
-        ["sh", "-c", f'ulimit -f 0; exec "$0" -m twisted_msgproto {words}', sys.executable],
-        cwd=tmp_path,
-        env=environment(TMPDIR=str(tmp_path)),
-        input="secret\n",
-        capture_output=True,
-        text=True,
-    )
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    command = [full, "twisted_msgproto", *words.split()]
+    env = environment(TMPDIR=str(tmp_path))
+    done = launch.run(*command, module=AFTER, stdin="secret\n", env=env)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert re.search(rf"\b{file}: File too large", line), line
@@ -358,16 +355,10 @@ def test_a_file_that_cannot_be_written_is_named_and_its_begin_does_not_stay(
         "passwd users me",
     ],
 )
-def test_a_working_directory_that_was_removed_is_one_line(tmp_path: Path, words: str) -> None:
-    gone = "mkdir x; cd x; rmdir ../x"
-    done = subprocess.run(
-        ["sh", "-c", f'{gone}; "$0" -m twisted_msgproto {words}', sys.executable],
-        cwd=tmp_path,
-        env=environment(),
-        input="secret\n",
-        capture_output=True,
-        text=True,
-    )
+def test_a_working_directory_that_was_removed_is_one_line(launch: Launcher, words: str) -> None:
+    gone = "import os; os.mkdir('x'); os.chdir('x'); os.rmdir('../x')"
+    command = [gone, "twisted_msgproto", *words.split()]
+    done = launch.run(*command, module=AFTER, stdin="secret\n")
     assert done.returncode == 2, done.stdout
     (line,) = done.stderr.splitlines()
     assert line.endswith("the working directory was removed: change to another one")
@@ -420,23 +411,17 @@ FOREIGN = {
 
 def said(module: Path) -> Iterator[str]:
     """The texts of a module but its docstrings; what is filled in stands as ``X``."""
-    tree = ast.parse(module.read_text())
-    inside = {
-        id(part)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Expr) and texts(node.value))
-        for part in ast.walk(node)
-        if part is not node
-    }
-    for node in ast.walk(tree):
-        if id(node) in inside:
-            continue
+    waiting: list[ast.AST] = [ast.parse(module.read_text())]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.JoinedStr):
             yield "".join(
                 str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values
             )
         elif texts(node):
             yield node.value  # type: ignore[attr-defined]
+        elif not (isinstance(node, ast.Expr) and texts(node.value)):
+            waiting += ast.iter_child_nodes(node)
 
 
 def texts(node: ast.AST) -> bool:
@@ -546,13 +531,14 @@ def test_an_address_is_refused_wherever_a_path_of_this_machine_is_meant(
 HIDDEN = """
 import sys
 class Hidden:
-    hidden = sys.argv[1]  # a command may change its arguments
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == self.hidden:
+        if name.partition(".")[0] == %r:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Hidden())
 """
-COMMAND = "from twisted_msgproto.cli import main; sys.exit(main(sys.argv[2:]))"
+COMMAND = "from twisted_msgproto.cli import main; sys.exit(main())"
+HERE_ALREADY = ("pyarrow", "click", "zmq", "cryptography", "OpenSSL")
+"""A forked process has these, and they cannot be hidden in it."""
 BRIDGE = "bridge --queue q --table t --once"
 
 
@@ -580,7 +566,7 @@ BRIDGE = "bridge --queue q --table t --once"
     ids=lambda value: value if value.isidentifier() else value[-30:],
 )
 def test_what_needs_an_extra_that_is_not_there_names_it__RD_17(
-    tmp_path: Path, hidden: str, extra: str, code: str, words: str
+    tmp_path: Path, launch: Launcher, hidden: str, extra: str, code: str, words: str
 ) -> None:
     """RD-17: the sink of a durable queue raised a bare ModuleNotFoundError."""
     (tmp_path / "gateway.toml").write_text("[queue]\ndirectory = 'q'\n[lumberjack]\n")
@@ -589,19 +575,13 @@ def test_what_needs_an_extra_that_is_not_there_names_it__RD_17(
     )
     (tmp_path / "users").write_text("ada:secret\n")
     (tmp_path / "t" / "_delta_log").mkdir(parents=True)
-    ended = subprocess.run(
-        [sys.executable, "-c", HIDDEN + code, hidden, *words.split()],
-        cwd=tmp_path,
-        env=environment(pandas=True),
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert ended.returncode, ended.stdout
-    lines = (ended.stderr + ended.stdout).splitlines()
+    code = HIDDEN % hidden + code
+    begin = ["-c", code] if hidden in HERE_ALREADY else ["-m", AFTER, code, "msgproto"]
+    ended = launch.command([sys.executable, *begin, *words.split()])
+    status, lines = ended.wait(), ended.lines
     remedy = f"pip install 'twisted-msgproto[{extra}]'" if extra else "pip install twisted-msgproto"
     assert [line for line in lines if remedy in line], lines
-    assert ended.returncode == 2 or words == "", lines
+    assert status == 2 or (status and words == ""), lines
     assert not words or len(lines) == 1 or "check" in words
     assert hidden in lines[-1]
 

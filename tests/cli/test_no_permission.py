@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,31 +14,25 @@ import pytest
 from twisted.scripts import twistd
 
 from tests.tools.processes import (
+    AFTER,
     PATIENCE_SECONDS,
     Launched,
     Launcher,
-    environment,
+    msgproto,
     wait_gone,
 )
-from twisted_msgproto import cli
 
-POWERLESS = "tests.cli.test_no_permission"
-"""A command as it is for root without capabilities: with the rights of the files' modes alone."""
+POWERLESS = """
+import ctypes
+version_and_process, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+if ctypes.CDLL(None, use_errno=True).capset(version_and_process, none):
+    raise OSError(ctypes.get_errno(), "capset")
+"""
+"""What a command is like for root without capabilities: it has the rights of the modes alone."""
+
+TWISTD = "from twisted.scripts.twistd import run; run()"
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
-
-
-def main() -> None:
-    """Give up all capabilities and be ``twistd …``, or ``msgproto …``."""
-    version_and_process, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    if ctypes.CDLL(None, use_errno=True).capset(version_and_process, none):
-        raise OSError(ctypes.get_errno(), "capset")
-    if sys.argv[1] == "twistd":
-        del sys.argv[1]
-        twistd.run()
-    else:
-        sys.exit(cli.main(sys.argv[1:]))
-
 
 COMMANDS = {
     "init": ["init", "closed/x"],
@@ -88,7 +80,7 @@ def test_every_command_says_in_one_line_what_it_may_not_use(
     launch: Launcher, directory: Path, words: list[str]
 ) -> None:
     """RD-14"""
-    done = launch.run(*words, module=POWERLESS)
+    done = launch.run(POWERLESS, "twisted_msgproto", *words, module=AFTER)
     said = done.stdout + done.stderr
     assert "Traceback" not in said
     assert done.returncode == 2
@@ -112,7 +104,8 @@ def test_a_table_that_may_only_be_read_is_a_line(
     Table.create(tmp_path / "table", TABLE_SCHEMA)
     log = tmp_path / "table" / "_delta_log"
     log.chmod(0o555)
-    done = launch.run("table", words[0], "table", *words[1:], module=POWERLESS)
+    command = ["twisted_msgproto", "table", words[0], "table", *words[1:]]
+    done = launch.run(POWERLESS, *command, module=AFTER)
     log.chmod(0o755)
     said = done.stdout + done.stderr
     assert "Traceback" not in said
@@ -161,11 +154,12 @@ def test_a_pid_file_where_none_may_be_written_is_a_line(
     launch: Launcher, directory: Path, server: list[str]
 ) -> None:
     """RD-14: else it ended in Twisted's traceback."""
-    refused = launch("twistd", "-n", "--pidfile=closed/pid", *server, module=POWERLESS)
+    twistd = [POWERLESS + TWISTD, "twistd", "-n"]
+    refused = launch(*twistd, "--pidfile=closed/pid", *server, module=AFTER)
     assert refused.wait() != 0
     [line] = refused.lines
     assert "closed/pid: Permission denied; --pidfile= goes without one" in line
-    launch("twistd", "-n", "--pidfile=", *server, module=POWERLESS).line("lumberjack listening")
+    launch(*twistd, "--pidfile=", *server, module=AFTER).line("lumberjack listening")
 
 
 @pytest.mark.parametrize(
@@ -205,24 +199,21 @@ def test_a_server_without_a_log_file_needs_no_place_for_one(
 @pytest.mark.parametrize("name", ["nosuchuser", "no user", "", "-D", "$(id)"])
 def test_a_user_who_is_not_there_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
     """RD-14: useradd makes none of such a name as the last four."""
-    words = [sys.executable, "-m", "twisted_msgproto", "init", "here", f"--user={name}"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=environment())
-    assert done.returncode == 2
-    assert ("useradd" in done.stderr) == ("useradd --system nosuchuser" in done.stderr)
-    assert (name == "nosuchuser") == ("useradd" in done.stderr)
-    assert f"there is no user {name!r} here" in done.stderr
+    told = msgproto("init", tmp_path / "here", f"--user={name}", status=2)
+    assert ("useradd" in told) == ("useradd --system nosuchuser" in told)
+    assert (name == "nosuchuser") == ("useradd" in told)
+    assert f"there is no user {name!r} here" in told
     assert not (tmp_path / "here").exists()
 
 
-TWISTD = [sys.executable, "-c", "from twisted.scripts.twistd import run; run()"]
 SERVER = ["lumberjack", "--queue=queue", "-e", "unix:s:mode=600"]
 
 
-def serve(launch: Launcher, log: Path, words: list[str]) -> Launched:
+def serve(launch: Launcher, log: str, *words: str) -> Launched:
     """Start a server that logs to a file; it listens when this returns."""
-    server = launch.command([*words, *SERVER])
+    server, file = launch(*words, *SERVER, module=AFTER), launch.directory / log
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not log.exists() or "lumberjack listening" not in log.read_text():
+    while not file.exists() or "lumberjack listening" not in file.read_text():
         assert time.monotonic() < deadline, server.output
         time.sleep(0.05)
     return server
@@ -233,26 +224,24 @@ def test_no_file_of_ours_is_read_or_written_by_strangers__RD_45(
     launch: Launcher, umask: int
 ) -> None:
     """Logs, PID files, tokens and passwords; systemd wants to show units."""
-    here, before = launch.directory, os.umask(umask)
-    try:
-        assert launch.run("init", "made").returncode == 0
-        assert launch.run("passwd", "users", "ada", stdin="s3cret\n").returncode == 0
-        daemon = launch.command([*TWISTD, "--pidfile=p", *SERVER])
-        assert daemon.wait() == 0  # it returns when its child serves
-        pid = int((here / "p").read_text())
-        assert stat.S_IMODE((here / "p").stat().st_mode) == 0o600
-        os.kill(pid, signal.SIGTERM)
-        assert wait_gone(pid)
-        front = serve(launch, here / "front.log", [*TWISTD, "-n", "--logfile=front.log"])
-        assert stat.S_IMODE((here / "twistd.pid").stat().st_mode) == 0o600
-        front.end()
-        words = [sys.executable, "-m", "twisted", "--log-file=twist.log"]
-        serve(launch, here / "twist.log", words).end()
-        flight = launch("flight", "--queue=queue", "--listen=grpc://127.0.0.1:0")
-        flight.line(r"^\d{4}-\d\d-\d\dT\S+Z flight listening")
-        flight.end()
-    finally:
-        os.umask(before)
+    here, first = launch.directory, f"import os; os.umask({umask})\n"
+    ours, twistd = (first, "twisted_msgproto"), (first + TWISTD, "twistd")
+    assert launch.run(*ours, "init", "made", module=AFTER).returncode == 0
+    passwd = launch.run(*ours, "passwd", "users", "ada", module=AFTER, stdin="s3cret\n")
+    assert passwd.returncode == 0
+    daemon = launch(*twistd, "--pidfile=p", *SERVER, module=AFTER)
+    assert daemon.wait() == 0  # it returns when its child serves
+    pid = int((here / "p").read_text())
+    assert stat.S_IMODE((here / "p").stat().st_mode) == 0o600
+    os.kill(pid, signal.SIGTERM)
+    assert wait_gone(pid)
+    front = serve(launch, "front.log", *twistd, "-n", "--logfile=front.log")
+    assert stat.S_IMODE((here / "twistd.pid").stat().st_mode) == 0o600
+    front.end()
+    serve(launch, "twist.log", first, "twisted", "--log-file=twist.log").end()
+    flight = launch(*ours, "flight", "--queue=queue", "--listen=grpc://127.0.0.1:0", module=AFTER)
+    flight.line(r"^\d{4}-\d\d-\d\dT\S+Z flight listening")
+    flight.end()
     modes = {
         str(path.relative_to(here)): stat.S_IMODE(path.stat().st_mode)
         for path in here.rglob("*")
@@ -270,9 +259,5 @@ def test_a_log_that_is_there_keeps_its_mode__RD_45(launch: Launcher) -> None:
     log = launch.directory / "l"
     log.write_text("before\n")
     log.chmod(0o640)
-    serve(launch, log, [*TWISTD, "-n", "--pidfile=", "--logfile=l"]).end()
+    serve(launch, "l", TWISTD, "twistd", "-n", "--pidfile=", "--logfile=l").end()
     assert stat.S_IMODE(log.stat().st_mode) == 0o640
-
-
-if __name__ == "__main__":
-    main()

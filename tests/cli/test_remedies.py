@@ -26,7 +26,7 @@ import zmq.auth
 from tests.tools import java_classes
 from tests.tools.certificates import Authority
 from tests.tools.loops import landed_offsets
-from tests.tools.processes import START_SECONDS, Launcher, contained, environment
+from tests.tools.processes import AFTER, START_SECONDS, Launcher, contained, environment
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader, QueueWriter
@@ -540,18 +540,23 @@ def test_a_queue_that_a_full_disk_has_no_room_for_is_refused_and_one_that_is_the
 def test_what_is_no_utf_8_is_sent_as_the_line_says(launch: Launcher) -> None:
     """And without any input ``send`` makes messages up, if it is told how many."""
     server = launch("lumberjack", "-e", "tcp:0:interface=127.0.0.1", module="twisted")
-    send = [sys.executable, "-m", "twisted_msgproto", "send", "lumberjack"]
-    send.append(server.address("lumberjack"))
-    for words, redirected in (
-        ("Lumberjack carries nothing else; (--replace-invalid) sends", "< body"),
-        ("there is no input to send; (--count) N makes messages up", "<&-"),
+    send = ["twisted_msgproto", "send", "lumberjack", server.address("lumberjack")]
+    (launch.directory / "body").write_bytes(b"caf\xe9\n")
+    for words, code in (
+        (
+            "Lumberjack carries nothing else; (--replace-invalid) sends",
+            "import os; os.dup2(os.open('body', os.O_RDONLY), 0)",
+        ),
+        (
+            "there is no input to send; (--count) N makes messages up",
+            "import os; os.close(0); sys.stdin = None",
+        ),
     ):
-        (launch.directory / "body").write_bytes(b"caf\xe9\n")
-        first = launch.command(["sh", "-c", f"{shlex.join(send)} {redirected}"])
+        first = launch(code, *send, module=AFTER)
         assert first.wait() != 0, first.output
         remedy = first.line(words)[1]
         more = [remedy, *(["3"] if remedy == "--count" else [])]
-        second = launch.command(["sh", "-c", f"{shlex.join([*send, *more])} {redirected}"])
+        second = launch(code, *send, *more, module=AFTER)
         assert second.wait() == 0, second.output
 
 

@@ -22,6 +22,9 @@ from twisted_msgproto import cli
 
 PROJECT = Path(__file__).parent.parent.parent
 
+AFTER = "tests.tools.after"
+"""Its first argument is what its process does before it is the module of the second."""
+
 LEAN = Path(__file__).parent / "lean"
 """On the path of the processes which tests start: an installation without pandas, as most are."""
 

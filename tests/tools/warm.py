@@ -203,11 +203,12 @@ class Forked:
         cwd: Path | None,
         env: Mapping[str, str],
         stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
         stderr: int = subprocess.STDOUT,
     ) -> None:
         """Fork ``python -m MODULE ARGUMENTS``; its output is piped, and stderr with it or alone.
 
-        ``stdin`` is PIPE, DEVNULL or a descriptor.
+        ``stdin`` is PIPE, DEVNULL or a descriptor, ``stdout`` PIPE or one.
         """
         self.args = command
         self.returncode: int | None = None
@@ -224,7 +225,10 @@ class Forked:
                 given[0], own = os.pipe()
                 closing.callback(os.close, given[0])
                 self.stdin = os.fdopen(own, "w")
-            self.stdout, end = _pipe(closing)
+            self.stdout: IO[str] | None = None
+            end = stdout
+            if stdout == subprocess.PIPE:
+                self.stdout, end = _pipe(closing)
             given.append(end)
             self.stderr: IO[str] | None = None
             if stderr == subprocess.PIPE:
