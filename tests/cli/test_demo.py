@@ -10,15 +10,23 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.tools import tables
-from tests.tools.processes import Launcher, command_of, descendants, msgproto, wait_gone
+from tests.tools import tables, warm
+from tests.tools.processes import (
+    AFTER,
+    Launcher,
+    command_of,
+    descendants,
+    environment,
+    msgproto,
+    wait_gone,
+)
 from twisted_msgproto.cli import demo, main
 from twisted_msgproto.cli.demo import (
     SHOWN,
@@ -130,7 +138,7 @@ BRIDGE = """
 import sys, time
 from pathlib import Path
 from tests.tools.tables import Gateway, Table, land_gateways
-queue, place = map(Path, sys.argv[3::2])
+queue, place = map(Path, sys.argv[2::2])
 table = Table.open(place)
 while True:
     land_gateways(table, Gateway.at(queue))
@@ -143,18 +151,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
     """A demo of two protocols, whose three servers are real, without Spark."""
     from twisted_msgproto.spark.landed_table import LandedTable
 
-    started = subprocess.Popen
-
     def bridged(code: str) -> list[Any]:
         """Run this as the bridge; returns what will have its process."""
         bridges = []
 
-        def popen(command: list[str], **options: Any) -> Any:
-            if command[3] != "bridge":
-                return started(command, **options)
-            bridges.append(started([sys.executable, "-c", code, *command[3:]], **options))
-            return bridges[0]
+        def popen(command: list[str], stdout: IO[bytes], **options: Any) -> warm.Forked:
+            is_bridge = command[3] == "bridge"
+            first = "import os; os.setsid()\n" + (code if is_bridge else "")
+            words = [*command[:2], AFTER, first, *command[3 if is_bridge else 2 :]]
+            child = warm.Forked(words, cwd=None, env=environment(), stdout=stdout.fileno())
+            if is_bridge:
+                bridges.append(child)
+            return child
 
+        warm.forking(environment())  # it is started by what stands there now
         monkeypatch.setattr(demo.subprocess, "Popen", popen)
         return bridges
 
@@ -247,14 +257,18 @@ def test_each_step_is_told_until_all_of_this_run_has_landed(
 def test_what_fails_is_told_with_the_end_of_its_log(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     quick: Callable[[str], list[Any]],
     name: str,
     value: object,
     line: str,
 ) -> None:
+    """And on a line of its own below the progress, which a terminal leaves without an end."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     quick("raise SystemExit('no Java')" if name == "MESSAGES" else "import time; time.sleep(60)")
     monkeypatch.setattr(demo, name, value)
-    told = msgproto("demo", "--keep", tmp_path, "--messages", "1", status=1)
+    assert main(["demo", "--keep", str(tmp_path), "--messages", "1"]) == 1
+    told = "".join(capsys.readouterr())
     assert re.search(f"(?s)\nmsgproto demo: {line}", told), told
 
 

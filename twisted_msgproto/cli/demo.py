@@ -212,7 +212,6 @@ class Demo:
         print(text, flush=True)
 
     def _report(self, queue_id: str, first: int, clients: dict[str, Child]) -> int:
-        self._line.end()
         counts, twice = self._counted(queue_id, first, clients)
         return report(self.directory, counts, twice, self._shown(queue_id, first))
 
