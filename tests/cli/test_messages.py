@@ -161,5 +161,6 @@ def test_progress_is_told_now_and_then(clock: list[float], out: io.StringIO, sho
     clock[0] += progress.PLAIN_SECONDS
     counted.acknowledged(1)
     counted.end()
+    counted.end()  # the line has ended
     assert out.getvalue() == shown
     assert (counted.messages_sent, counted.messages_acknowledged) == (7, 4)
