@@ -102,9 +102,12 @@ def too_late(messages):
     day = sf.when(sf.col("offset") != 700, sf.lit("2026-01-01").cast("date"))
     return messages.select("gateway", "offset", day.alias("day"))
 
+class NotThere(LookupError):
+    pass
+
 def on_the_driver(messages):
     if messages.where("offset = 700").count():
-        raise KeyError("700")
+        raise NotThere("700")
     return messages
 
 def across(messages):
@@ -143,6 +146,10 @@ def fewer_columns(messages):
     calls.append(1)
     names = ["gateway", "offset", "received_at", "body"]
     return messages.select(names if len(calls) == 1 else names[:3])
+
+def no_time(messages):
+    calls.append(1)
+    return messages if len(calls) == 1 else messages.drop("received_at")
 
 def twice(messages):
     both = sf.explode(sf.array(sf.lit(1), sf.lit(2))).alias("n")
@@ -479,13 +486,14 @@ class TestWithSpark:
             ("of_sql", True, "[CAST_INVALID_INPUT] The value 'x' of the type"),
             ("of_arrow", True, "AssertionError"),
             ("too_late", True, "a row of the result has no day, which the table needs"),
-            ("on_the_driver", True, "KeyError: '700'"),
+            ("on_the_driver", True, "NotThere: 700"),
             ("across", False, "[DIVIDE_BY_ZERO] Division by zero"),
             ("memory", None, "MemoryError: no more"),
             ("disk", None, "OSError: [Errno 28] No space left on device"),
             ("crash", None, "m:crash: the batch failed: "),
             ("other_columns", None, "'n' was int32 and is string"),
             ("fewer_columns", None, "'body' was binary and is not there"),
+            ("no_time", None, "must return received_at (a timestamp) or day (a date)"),
         ],
     )
     def test_what_a_function_raises_is_told_from_what_is_not_its_fault(
