@@ -363,10 +363,10 @@ class Bridge:
     def _wait_aside(self) -> None:
         until = time.monotonic() + self._pause
         self._pause = min(ASIDE_SECONDS_MAX, 2 * self._pause)
-        while time.monotonic() < until and not self.ending.wishes:
+        while time.monotonic() < until:
             time.sleep(LOOK_SECONDS)
-        if self.ending.wishes:
-            raise KeyboardInterrupt
+            if self.ending.wishes:
+                raise KeyboardInterrupt
 
     def _gateways(self) -> Gateways:
         options = self.options
@@ -580,16 +580,15 @@ class Bridge:
     def _report(self) -> None:
         if self.loop is None:
             return
+        assert self.status is not None and self.sent is not None
         report = self.loop.report("running")
         if report.progress.last is not self._shown:
             self._shown = report.progress.last
             self.say(progress_line(report, time.time()))
-        if self.status is not None:
-            self._note_directories(self.loop.gateways)
-            with contextlib.suppress(OSError):
-                self.status.write(report)
-        if self.sent is not None:
-            self.sent.send(report, self.loop.gateways.remote())
+        self._note_directories(self.loop.gateways)
+        with contextlib.suppress(OSError):
+            self.status.write(report)
+        self.sent.send(report, self.loop.gateways.remote())
 
     def _write(self, report: Report) -> None:
         sending: threading.Thread | None = None
