@@ -533,3 +533,19 @@ class OnTwisted(ContractCase):
         self.assertEqual(world.factory.counters["profile_errors"], 200)
         lines = self.flushLoggedErrors(FaultOfProfileError)
         self.assertTrue(1 <= len(lines) <= 5, len(lines))
+
+    def test_what_another_server_has_for_a_reader_comes_at_once__MT_26(self) -> None:
+        """They may share the queues: no read of MTL's sockets brings it."""
+        world = self.world(SafeSink())
+        client, got = world.join().client, list[Any]()
+        client.profile("queue")
+        world.pump()
+        reading = client.reader(["a"], received=got.append)
+        world.pump()
+        self.successResultOf(reading).summon("a")
+        world.wait(1)
+        name = world.factory.machine.profiles["queue"].queue("host", "a")
+        envelope = queued_messages.head_for(name) + data.EMPTY
+        world.factory.queues.publish([(name, envelope, b"x")])
+        world.pump()
+        self.assertEqual([content.body for content in got], [b"x"])
