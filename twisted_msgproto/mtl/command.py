@@ -44,8 +44,6 @@ BOTH_OPTIONS: Final = LOG_IN_OPTIONS | {"destination", "tls_ca", "tls_key"}
 SEND_OPTIONS: Final = BOTH_OPTIONS | {"window", "properties"}
 RECV_OPTIONS: Final = BOTH_OPTIONS | {"ready"}
 
-WINDOW = 1000
-
 SLICE = 256
 
 
@@ -62,7 +60,7 @@ def destination(text: str | None, profile: str) -> Destination:
 
 
 async def _connect(
-    reactor: Any, options: ConnectOptions, target: Destination, window: int
+    reactor: Any, options: ConnectOptions, target: Destination, window: int | None = None
 ) -> MtlClient:
     """Return a client that has opened, authenticated if it must, and selected the profile."""
     curve = None
@@ -78,7 +76,7 @@ async def _connect(
         target.virtual_host,
         target.profile,
         credentials=credentials(options.user, options.password, reveal=reveal),
-        limits={"window": window},
+        limits=None if window is None else {"window": window},
         curve=curve,
         clock=reactor,
     )
@@ -119,7 +117,6 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     Raises Refused, TimedOut or ConnectionClosed when the server leaves one unconfirmed.
     """
     target = destination(options.destination, "ingest")
-    window = options.window or WINDOW
     properties: dict[str, FieldValue] = {
         name: typed(text) for name, text in options.properties.items()
     }
@@ -127,7 +124,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         encode_table(properties)
     except ValueError as error:
         raise ConfigurationError(f"--property: {error}") from None
-    client = await _connect(reactor, options, target, window)
+    client = await _connect(reactor, options, target, options.window)
     try:
         writer = await client.writer([target.resource], "full")
         if writer.newResources:
@@ -140,6 +137,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
                 f" {target.profile}; --destination queue/{target.resource} is a queue"
             )
         progress.follow(writer.link.takenAt)
+        window = client.limits.integer("window")
         in_flight = InFlight(reactor, messages, progress, window)
         while bodies := await in_flight.some(SLICE):
             in_flight.add(writer.sendMany(target.resource, bodies, properties), len(bodies))
@@ -155,7 +153,7 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     Raises Refused or TimedOut.
     """
     target = destination(options.destination, "queue")
-    client = await _connect(reactor, options, target, WINDOW)
+    client = await _connect(reactor, options, target)
     ended: Deferred[None] = Deferred()
     left = options.count
     confirm = "none" if target.profile.lower() == "test" else "full"
