@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -252,7 +253,7 @@ def parse_reply(frames: Sequence[bytes], limits: Limits) -> Reply:
     if len(frames) != 3 or frames[0]:
         raise IllFormed("frames", "not an empty frame, a status and a body")
     status = frames[1]
-    if len(status) != 3 or not status.isdigit() or status[:1] not in b"2345":
+    if not re.fullmatch(rb"[2-5]\d\d", status):
         raise IllFormed("status", "a status is three digits from 2xx to 5xx")
     try:
         return Reply(int(status), parse_body(frames[2], limits))
