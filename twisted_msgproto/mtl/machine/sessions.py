@@ -561,8 +561,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         due = (self._now if self._paused else session.heard_at) + self.limits["session-idle"]
         if not session.established:
             due = min(due, session.opened_at + self.limits["authentication"])
-        due = min(self._coarse(due), session.refused_until)
-        self.deadlines.set(session, max(self._now, due))
+        self.deadlines.set(session, min(self._coarse(due), session.refused_until))
 
     def _look_after_session(self, session: Session, now: float) -> None:
         """Answer a failed login that has cost its time; end who is idle or authenticates never.
@@ -597,4 +596,4 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         due = flow.sent_at + self._heartbeat
         if not self._paused:
             due = min(due, self._heard(flow) + self._liveness)
-        self.deadlines.set(flow, self._coarse(max(due, self._now)))
+        self.deadlines.set(flow, self._coarse(due))
