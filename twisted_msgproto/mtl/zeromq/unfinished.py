@@ -310,9 +310,7 @@ class Unfinished:
         seen.came = now.received
         came = now.received - seen.mark.received + seen.waited
         if came > FEW_BYTES:
-            came -= self._heartbeats(now, seen)
-        if came > FEW_BYTES:
-            came -= self._waiting(descriptor)
+            came -= self._heartbeats(now, seen) + self._waiting(descriptor)
         if came <= FEW_BYTES:
             seen.noted = None
             self._weigh(seen, 0)
@@ -501,15 +499,13 @@ class SendBacklogs:
             nbytes = 0
         peer.read += read
         reads = peer.read >= STEP_BYTES
-        shrunk = peer.entered - nbytes
-        if (not reads and nbytes and 0 <= shrunk < STEP_BYTES) or not (nbytes or shrunk):
+        if 0 <= peer.entered - nbytes < STEP_BYTES and not (reads and nbytes):
             return
         now = self._clock.seconds()
         if reads:
             # What was sent meanwhile would hide that the peer reads.
             peer.read = 0
-            least = max(0, min(nbytes, peer.entered) - STEP_BYTES)
-            self._ledger.hold(peer, least, now, outward=True)
+            self._ledger.hold(peer, max(0, peer.entered - STEP_BYTES), now, outward=True)
             if backlog is not None:
                 backlog.since = now
         peer.entered = nbytes
@@ -533,7 +529,6 @@ class SendBacklogs:
         peer.note_read()
         if peer.passed + peer.waiting >= STEP_BYTES:
             self._cut_off(peer, nbytes)
-        self._check_or_rest()
 
     def _check_or_rest(self) -> None:
         if self._timer is None and self._entered:
