@@ -221,7 +221,9 @@ def try_addresses(addresses: Sequence[str], held: Held) -> Iterator[str]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     bound.callback(context.destroy, linger=0)
     for address in addresses:
+        socket = context.socket(zmq.ROUTER)
+        bound.callback(socket.close, linger=0)  # it listens for as long as somebody has it
         try:
-            bound.callback(bind(context.socket(zmq.ROUTER), address))
+            bound.callback(bind(socket, address))
         except ConfigurationError as error:
             yield str(error)
