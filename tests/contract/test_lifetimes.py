@@ -400,6 +400,27 @@ class Lifetimes(TestCase):
             assert service.state == "down"
 
     @with_each
+    async def test_a_client_calls_its_hooks_in_order(self, face: Face) -> None:
+        hooks = ["connectionMade", "sessionEstablished", "sessionLost", "connectionLost"]
+        called: list[tuple[str, bool]] = []
+        note = {
+            name: lambda session, *reason, name=name: called.append((name, session.established))
+            for name in hooks
+        }
+        made = type("Noting", (face.named("Client"),), note)
+        async with face.serve() as server, face.connect(server.addresses[0], client=made) as client:
+            assert client.established
+        established = [False, True, False, False]
+        assert called == list(zip(hooks, established, strict=True))
+
+    @with_each
+    async def test_a_hook_of_its_session_stops_a_service(self, face: Face) -> None:
+        """What the hook has sent is finished; MTL has no profile yet, so nothing can be sent."""
+        sends = face.name != "mtl"
+        assert await _stopped_by("connectionMade", face, sends=False) == []
+        assert await _stopped_by("sessionEstablished", face, sends) == ["answered"] * sends
+
+    @with_each
     async def test_a_service_takes_the_string_that_connect_takes(self, face: Face) -> None:
         sabc_too = {"websocket": TCP} if face.name == "sabc" else {}
         async with face.serve(**sabc_too) as server:
@@ -576,6 +597,27 @@ async def _held(sink: HeldSink) -> None:
     """The message is on its way to the sink."""
     while not sink.waiting:
         await deferLater(reactor, 0.01)
+
+
+async def _stopped_by(hook: str, face: Face, sends: bool) -> list[str]:
+    """Stop a service in this hook of its session; return what became of what was sent there."""
+    stopped, sent = Deferred[Any](), []
+
+    def stop(session: Any) -> None:
+        if sends:
+            sent.append(Deferred.fromCoroutine(_sent(face, session)))
+        service.stopService().addCallback(lambda _: session).chainDeferred(stopped)
+
+    async with face.serve() as server:
+        where, factory = reached(face, server.addresses[0])
+        factory.protocol = type("Stopping", (face.named("Client"),), {hook: stop})
+        service = face.named("ClientService")(where, factory)
+        service.startService()
+        session = await stopped
+        assert (service.state, service.session) == ("down", None)
+        with pytest.raises(ConnectionClosed):
+            await session.whenEstablished()
+        return [await one for one in sent]
 
 
 async def _sent(face: Face, client: Any) -> str:

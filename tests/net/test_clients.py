@@ -389,7 +389,9 @@ class AttemptTests(SynchronousTestCase):
     def test_an_attempt_that_is_under_way_is_given_up_at_once(self) -> None:
         service = self.service()
         service.startService()
-        self.successResultOf(service.close())
+        closed = service.close()
+        self.clock.advance(0)
+        self.successResultOf(closed)
         self.assertEqual((self.endpoint.cancelled, self.clock.getDelayedCalls()), (1, []))
 
     def test_an_endpoint_that_raises_is_asked_again(self) -> None:
@@ -405,7 +407,9 @@ class AttemptTests(SynchronousTestCase):
         service.startService()
         self.clock.advance(600)
         self.assertEqual(len(self.endpoint.asked), 2)
-        self.successResultOf(service.close())
+        closed = service.close()
+        self.clock.advance(0)
+        self.successResultOf(closed)
 
     def test_a_connection_without_a_session_is_ended_at_once(self) -> None:
         service, transport = self.service(), StringTransport()
@@ -414,6 +418,7 @@ class AttemptTests(SynchronousTestCase):
         self.endpoint.asked[0].callback(
             SimpleNamespace(
                 whenEstablished=Deferred,
+                established=False,
                 link=SimpleNamespace(whenGone=lambda: gone),
                 transport=transport,
             )

@@ -197,9 +197,9 @@ class Linked(Protocol):
     def __both(self, theirs: Callable[[Failure], None]) -> Callable[[Failure], None]:
         def connectionLost(reason: Failure = connectionDone) -> None:
             try:
-                theirs(reason)
-            finally:
                 self.link.connectionLost(reason)
+            finally:
+                theirs(reason)
 
         return connectionLost
 

@@ -375,7 +375,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._deadline = None
         error = ConnectionClosed("stopped before every event was acknowledged")
         for client in list(self.factory.liveConnections):
-            if client.link.machine.unacknowledged:
+            if self.unacknowledged and client.link.machine.unacknowledged:
                 client.link.leave(error)
             else:
                 client.close()

@@ -90,7 +90,7 @@ class ControlLink(ClientLink):
         """Connect a socket to ``endpoint``; ConfigurationError if that cannot be."""
         self.endpoint = endpoint
         self._persistent = persistent
-        wire = DealerWire(self.factory.clock, endpoint, self.connectionLost)
+        wire = DealerWire(self.factory.clock, endpoint, self._wireClosed)
         try:
             wire.use(self._controlSocket())
         except ConfigurationError:
@@ -98,6 +98,9 @@ class ControlLink(ClientLink):
             raise
         self.protocol.makeConnection(wire)
         self.peer = endpoint
+
+    def _wireClosed(self) -> None:
+        self.protocol.connectionLost()
 
     def makeMachine(self) -> Client:
         return Client(self.factory.limits, self.factory.counters.settled)
@@ -181,8 +184,16 @@ class ControlLink(ClientLink):
             self._standing.fail(failure)
         return failure
 
-    def startsAnew(self) -> None:
-        self._established = False
+    def establish(self) -> None:
+        if not self._established:  # else it has logged in once more
+            self._established = True  # for who asks in the hook
+            self._guarded(self.protocol.sessionEstablished)
+        super().establish()
+
+    def endSession(self, reason: Failure) -> None:
+        if self._established:
+            self._established = False
+            self._guarded(self.protocol.sessionLost, reason)
 
     def _takeUp(self) -> None:
         self._follow(self.machine.receive((), self._now()))
@@ -225,6 +236,7 @@ class ControlLink(ClientLink):
         for flow in list(self.flows.values()):
             flow.close()
         self._sockets.shutdown()
+        self.endSession(reason)
         super().sessionEnding(reason)
 
     # ── the machine's events ────────────────────────────────────────────────────────────────────
@@ -317,7 +329,7 @@ class MtlClient(ClientSession, link=ControlLink):
         flows = list(link.flows.values())
         opened = link.request(link.machine.open, virtualHost)
         if not opened.called:  # else it could not be asked for
-            link.startsAnew()
+            link.endSession(Failure(ConnectionClosed("another session is opened")))
             for flow in flows:
                 flow.close()
         return opened.addCallbacks(self._opened, link.notLetIn)
@@ -602,7 +614,11 @@ class MtlClientService(ReconnectingService[MtlClient]):
 
     def _begin(self) -> None:
         self._attempting()
-        self._client = client = self.factory.buildClient(self._endpoint)
+        client = self.factory.buildClient(self._endpoint)
+        if self._closing or self._client is not None:  # a hook has stopped this, or begun anew
+            client.abort()
+            return
+        self._client = client
         client.link.owner = self
         entering = ensureDeferred(self.factory.enter(client))
         entering.addCallbacks(self._established, self._lost)

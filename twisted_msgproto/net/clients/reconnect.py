@@ -608,6 +608,8 @@ class ReconnectingClient(ReconnectingService[S]):
         established: Deferred[S] = session.whenEstablished()
         established.addCallbacks(self._established, self._unestablished)
         session.link.whenGone().addCallback(self._lost)
+        if self._closing:
+            self._end()
 
     def _unconnected(self, failure: Failure) -> None:
         self._attempt, self._error = None, failure.value
@@ -643,11 +645,18 @@ class ReconnectingClient(ReconnectingService[S]):
         if self._resting:
             return succeed(None)
         over = self._over.wait()
-        if self._attempt is not None:
-            self._attempt.cancel()
+        if self._attempt is not None:  # not now: its connectionMade may be what stops this
+            self.clock.callLater(0, self._attempt.cancel)
+        else:
+            self._end()
+        return over
+
+    def _end(self) -> None:
+        session = session_of(self._connection)
+        if session.established:  # its sessionEstablished has stopped this, what it sent is finished
+            session.close()
         else:
             self._connection.transport.loseConnection()
-        return over
 
     def _cutOff(self) -> None:
         connection = self._connection
