@@ -182,7 +182,6 @@ class InFlight:
         self._answered = 0  # of these nobody was told yet
         self._failed: Failure | None = None  # the first
         self._turn: Any = None  # the call that tells what was answered
-        self._most = 0  # who waits goes on with this many in flight
         self._waiting: Deferred[None] | None = None
         self._reading: Deferred[list[bytes]] | None = None
 
@@ -225,7 +224,7 @@ class InFlight:
     def _told(self) -> None:
         self._turn = None
         self._tell()
-        if self._waiting is not None and self._count <= self._most:
+        if self._waiting is not None:
             woken, self._waiting = self._waiting, None
             woken.callback(None)
         if self._failed is not None and self._reading is not None:
@@ -241,7 +240,6 @@ class InFlight:
 
     async def _until(self, most: int) -> None:
         while self._count > (0 if self._failed else most):
-            self._most = most
             self._waiting = Deferred()
             await self._waiting
 
