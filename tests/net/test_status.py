@@ -271,6 +271,9 @@ class Figures(Served):
             await deferToThread(broker.queues)
         again = await deferToThread(broker.reload)
         self.assertRegex(again["done"][-1], "^status: the token of /")
+        for authority, why in (("nowhere", "No such file"), (token_file, "no usable certificate")):
+            with self.assertRaisesRegex(ConfigurationError, f"--tls-ca {authority}: .*{why}"):
+                GatewayBroker("https://h", token_file, authority=authority)
 
 
 class Page(Served):

@@ -96,7 +96,8 @@ class GatewayBroker:
         try:
             self._tls = ssl.create_default_context(cafile=authority)
         except OSError as error:
-            why = error.strerror or "it holds no usable certificate"
+            no_pem = isinstance(error, ssl.SSLError)
+            why = "it holds no usable certificate" if no_pem else error.strerror
             raise ConfigurationError(f"--tls-ca {authority}: {why}") from None
         self._where = where
         self._headers = {"X-Msgproto": "1"}
