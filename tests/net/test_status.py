@@ -258,8 +258,10 @@ class Figures(Served):
         self.assertIn(lag, samples)
         for family in families.values():
             self.assertTrue(family.name.startswith("msgproto_"))
-            if family.type == "counter":
-                self.assertTrue(all(one.name.endswith("_total") for one in family.samples))
+        counted = [name for name, family in families.items() if family.type == "counter"]
+        words = "messages failed_messages groups append_seconds stalls disk_errors trimmed_segments"
+        expected = [f"msgproto_queue_{word}" for word in words.split()]
+        self.assertEqual([name for name in counted if "_queue_" in name], expected)
         self.assertNotIn("unknown", {family.type for family in families.values()})
 
     async def test_the_broker_is_asked_through_the_status_endpoint_too(self) -> None:

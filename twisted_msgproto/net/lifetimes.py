@@ -433,11 +433,11 @@ class Ports:
             try:
                 port = await maybeDeferred(endpoint.listen, factory)
             except (OSError, ConnectError) as error:
-                raise _no_listening(factory, text or where, error) from None
+                raise _no_listening(factory, where, error) from None
             except Exception as error:
                 if not hasattr(error, "socketError"):
                     raise
-                raise _no_listening(factory, text or where, error.socketError) from None
+                raise _no_listening(factory, where, error.socketError) from None
             self._ports.append(port)
             if self._stopped:
                 await maybeDeferred(port.stopListening)
