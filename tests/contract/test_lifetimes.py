@@ -401,17 +401,30 @@ class Lifetimes(TestCase):
 
     @with_each
     async def test_a_client_calls_its_hooks_in_order(self, face: Face) -> None:
+        """They may be coroutine functions; what they raise is logged and harms nobody."""
         hooks = ["connectionMade", "sessionEstablished", "sessionLost", "connectionLost"]
         called: list[tuple[str, bool]] = []
-        note = {
-            name: lambda session, *reason, name=name: called.append((name, session.established))
-            for name in hooks
-        }
-        made = type("Noting", (face.named("Client"),), note)
-        async with face.serve() as server, face.connect(server.addresses[0], client=made) as client:
-            assert client.established
-        established = [False, True, False, False]
-        assert called == list(zip(hooks, established, strict=True))
+
+        def hook(name: str, coroutine: bool) -> Any:
+            def note(session: Any, *reason: object) -> None:
+                called.append((name, session.established))
+                raise ZeroDivisionError
+
+            async def later(session: Any, *reason: object) -> None:
+                note(session)
+
+            return later if coroutine else note
+
+        for coroutine in (False, True):
+            named = {name: hook(name, coroutine) for name in hooks}
+            made = type("Noting", (face.named("Client"),), named)
+            async with (
+                face.serve() as server,
+                face.connect(server.addresses[0], client=made) as client,
+            ):
+                assert client.established
+        assert called == list(zip(hooks, [False, True, False, False], strict=True)) * 2
+        assert len(self.flushLoggedErrors(ZeroDivisionError)) == 8
 
     @with_each
     async def test_a_hook_of_its_session_stops_a_service(self, face: Face) -> None:

@@ -31,7 +31,7 @@ from ..core.errors import ConnectionClosed, NotStored, QueueError
 from ..core.message import Message, MessageBatch
 from .authorising import Permissions
 from .counters import BOUNDS
-from .deferreds import Later, Waiters, awaited
+from .deferreds import Later, Waiters, awaited, guarded
 from .factory import host_of
 from .link import Link
 
@@ -196,10 +196,8 @@ class Linked(Protocol):
 
     def __both(self, theirs: Callable[[Failure], None]) -> Callable[[Failure], None]:
         def connectionLost(reason: Failure = connectionDone) -> None:
-            try:
-                self.link.connectionLost(reason)
-            finally:
-                theirs(reason)
+            self.link.connectionLost(reason)
+            guarded(self.link.log, self.link.peer, theirs, reason)
 
         return connectionLost
 
