@@ -237,21 +237,23 @@ def test_why_java_did_not_start_is_the_cause_its_origin_and_the_remedy__RD_12(
     assert "\n" not in told and "at org." not in told
 
 
+@pytest.mark.parametrize("place", ["gone/java.log", "java.log"])
 def test_java_is_heard_to_its_end_where_nothing_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Neither its log nor stderr: what nobody reads would stop Java and its workers for good."""
+    """What nobody reads would stop Java and its workers for good; a log that can be has it all."""
     reader, writer = os.pipe()
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
-        says = JavaErrors(os.fdopen(reader, "rb"), tmp_path / "gone" / "java.log")
+        says = JavaErrors(os.fdopen(reader, "rb"), tmp_path / place)
         with os.fdopen(writer, "w") as java_itself:
             java_itself.write("msgproto: a row is damaged\nits last words\n")
         says.thread.join()
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             full.close()
-    assert says.text.endswith("its last words\n")
+    assert says.text == "msgproto: a row is damaged\nits last words\n"
+    assert [file.read_text() for file in tmp_path.iterdir()] == [says.text][: "/" not in place]
 
 
 @pytest.mark.slow
