@@ -107,7 +107,6 @@ def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
     assert rows_of(worker, parts) == list(range(400))
     assert reader.partitions(rest, rest) == []
     assert list(reader.read(InputPartition(None))) == []  # what Spark makes of no partitions
-    reader.stop()
 
 
 def test_draining_ends_where_the_queue_ended_at_the_start(queue: Path) -> None:

@@ -191,9 +191,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition)
 
-    def stop(self) -> None:
-        self._queues = None
-
 
 class QueueBatchReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
