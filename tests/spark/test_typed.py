@@ -18,7 +18,7 @@ import deltalake
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from tests.spark.test_bridge import START_SECONDS
+from tests.spark.test_bridge import START_SECONDS, consumer
 from tests.spark.test_source import trim
 from tests.tools.processes import Launched, Launcher
 from tests.tools.tables import Gateway, check_sum
@@ -656,6 +656,7 @@ def test_a_table_that_comes_later_is_killed_on_the_way_and_has_every_row_once(
     ended = start(launch, "--once")
     assert ended.wait(seconds=START_SECONDS) == 2
     assert re.search(f"access: stands aside: .*{half}", ended.output), ended.output
+    assert consumer(access) in {status["consumer"] for status in read_statuses(queue)}
     configured(tmp_path, ACCESS)
     alone = launch.run("bridge", "--config", "bridge.toml", "--once")
     assert (alone.returncode, alone.stdout) == (2, "")
