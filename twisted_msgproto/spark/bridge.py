@@ -435,12 +435,10 @@ class Bridge:
             target=self._caught, args=[lambda: done.append(ask())], name="asking", daemon=True
         )
         thread.start()
-        here = threading.current_thread() is threading.main_thread()
-        with self.ending.interrupting() if here else contextlib.nullcontext():
-            while thread.is_alive():
-                thread.join(LOOK_SECONDS)
-                if self.ending.wishes:
-                    raise KeyboardInterrupt
+        while thread.is_alive():
+            thread.join(LOOK_SECONDS)
+            if self.ending.wishes:
+                raise KeyboardInterrupt
         if not done:
             raise self._unnoticed.pop()
         return done[0]
