@@ -360,6 +360,7 @@ class TestWithSpark:
         below = descendants(process.pid)
         [java] = [pid for pid in below if java_machine(pid)]
         refuses_strangers(java)
+        assert os.getsid(java) == process.pid  # who kills the bridge's group kills Java, too
         process.signal(signal.SIGTERM)
         assert process.wait(seconds=START_SECONDS) == 0
         assert "Traceback" not in process.output
