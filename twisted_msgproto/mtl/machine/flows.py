@@ -353,7 +353,8 @@ class WritingFlow(Flow):
         window: what has arrived and what of it is safe; its marks are the slices.
         lost_at: the position of the first slice that never will be safe; None while there is none.
         over: that slice and all behind it were rejected: nothing of the flow counts any more.
-        withheld: the sequence of a Confirm that waits until the profile has room again.
+        withheld: the sequence of a Confirm that is not sent; it may wait until the profile has room
+            again.
     """
 
     last_received: int = -1

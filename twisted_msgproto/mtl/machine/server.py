@@ -405,21 +405,18 @@ class Server(Sessions):
         """Slices become safe in any order; they are confirmed in the order of their arrival."""
         if flow.over:
             return
-        confirm: int | None = None
         for settled in flow.window.made_safe(position):
             if settled.position == flow.lost_at:
-                self._confirm(flow, confirm)
+                self._confirm(flow)
                 self._break(flow)
                 return
-            taken = self._accept(flow, settled)
-            confirm = confirm if taken is None else taken
-        if confirm is None:
+            self._accept(flow, settled)
+        if flow.withheld is None:
             return
         if self._stands(flow) and self._congested(flow):
-            flow.withheld = confirm
             self._withheld[flow] = None
         else:
-            self._confirm(flow, confirm)
+            self._confirm(flow)
 
     def _break(self, flow: WritingFlow) -> None:
         """Reject the rest and end, since everything before what was lost is settled."""
@@ -429,16 +426,15 @@ class Server(Sessions):
             self.counters["flows_broken"] += 1
             self._end_flow(flow)
 
-    def _accept(self, flow: WritingFlow, contents: Slice) -> int | None:
+    def _accept(self, flow: WritingFlow, contents: Slice) -> None:
         """Pass safe contents to the profile, run by run of one resource.
 
         What it refuses, or loses with an exception, is rejected here, before any Confirm
-        (``MT-20``).  Returns the sequence of the last content that it accepted; None: it accepted
-        none.
+        (``MT-20``).
         """
         profile, resources, sequences = flow.grant.profile, contents.resources, contents.sequences
         refused: bool | None = False
-        start, taken = 0, None
+        start = 0
         for end in range(1, len(resources) + 1):
             if end == len(resources) or resources[end] != resources[start]:
                 run = slice(start, end)
@@ -447,19 +443,16 @@ class Server(Sessions):
                     self._ask(refused, profile.accept, flow, resources[start], stored)
                     is not refused
                 ):
-                    taken = sequences[end - 1]
+                    flow.withheld = sequences[end - 1]
                 else:
                     self.counters["contents_lost_by_profile"] += end - start
                     for sequence in sequences[run]:
                         self._confirm_or_reject(flow, data.Reject(sequence))
                 start = end
-        return taken
 
-    def _confirm(self, flow: WritingFlow, sequence: int | None) -> None:
-        if sequence is None:
-            sequence = flow.withheld
+    def _confirm(self, flow: WritingFlow) -> None:
         self._withheld.pop(flow, None)
-        flow.withheld = None
+        sequence, flow.withheld = flow.withheld, None
         if sequence is not None:
             self._confirm_or_reject(flow, data.Confirm(sequence, True))
 
@@ -474,7 +467,7 @@ class Server(Sessions):
     def _release(self) -> None:
         for flow in list(self._withheld):
             if not self._congested(flow):
-                self._confirm(flow, None)
+                self._confirm(flow)
 
     def _congested(self, flow: WritingFlow) -> bool:
         return self._ask(True, flow.grant.profile.congested, flow)
@@ -596,7 +589,7 @@ class Server(Sessions):
             self._end_flow(flow)
             return
         if flow in self._withheld and not self._congested(flow):
-            self._confirm(flow, None)  # the profile could not say when it was asked
+            self._confirm(flow)  # the profile could not say when it was asked
         if flow.sent_at + self._heartbeat <= now:
             self._send(flow.peer, flow, PING)
         self._watch_flow(flow)
