@@ -13,6 +13,7 @@ later.  ``blocked(peer)`` and ``unblocked(peer)`` say whose socket takes no more
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Final
 
 from ...core.connection import WorkLost
@@ -191,12 +192,11 @@ class Server(Sessions):
             self._end_unused(key)
 
     def paused(self, now: float) -> list[ServerEvent]:
-        self._paused = True
+        self._resumed_at = inf
         return []
 
     def resumed(self, now: float) -> list[ServerEvent]:
         self._resumed_at = now
-        self._paused = False
         return []
 
     # ── commands ──────────────────────────────────────────────────────────────────────────────────
@@ -584,7 +584,7 @@ class Server(Sessions):
         """Ping who was sent nothing that is answered, and end who has said nothing, for too long
         (``MT-21``).
         """
-        if not self._paused and self._heard(flow) + self._liveness <= now:
+        if self._heard(flow) + self._liveness <= now:
             self.counters["flows_silent"] += 1
             self._end_flow(flow)
             return

@@ -164,8 +164,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         # Nothing here is worth a finer clock than this, and so many silent peers are looked after
         # in few turns; the answer to a failed login, which is worth one, has its own time.
         self._grain = min(1.0, limits["heartbeat"] / 2, limits["liveness"] / 4)
-        self._paused = False
-        self._resumed_at = -inf  # silence before it means nothing
+        self._resumed_at = -inf  # when reading was; inf while it is paused
         self._now = 0.0
         self._peers: Mapping[bytes, Peer] = {}
         self._leaving: set[bytes] = set()  # what these connections sent may still come
@@ -558,7 +557,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def _watch(self, session: Session) -> None:
         if session.ended:
             return
-        due = (self._now if self._paused else session.heard_at) + self.limits["session-idle"]
+        due = self._silent_since(session.heard_at) + self.limits["session-idle"]
         if not session.established:
             due = min(due, session.opened_at + self.limits["authentication"])
         self.deadlines.set(session, min(self._coarse(due), session.refused_until))
@@ -572,11 +571,11 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             session.refused_until, session.mechanism = inf, None
             session.machine.step(Denied)
             self._answer(session, 401, mechanisms=self._mechanisms)
-        heard = map(self._heard, session.flows.values())
-        session.heard_at = max(session.heard_at, self._resumed_at, *heard)
+        heard = [self._silent_since(session.heard_at), *map(self._heard, session.flows.values())]
+        session.heard_at = max(heard)
         if not session.established and session.opened_at + self.limits["authentication"] <= now:
             self._end_session(session, "not authenticated in time")
-        elif not self._paused and session.heard_at + self.limits["session-idle"] <= now:
+        elif session.heard_at + self.limits["session-idle"] <= now:
             self._end_session(session, "idle")
         else:
             self._watch(session)
@@ -589,11 +588,13 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._forget(grant)
         grant.session.kept.remove(grant.nbytes)
 
+    def _silent_since(self, heard_at: float) -> float:
+        """While nobody is read, and before that ends, silence means nothing."""
+        return max(heard_at, min(self._resumed_at, self._now))
+
     def _heard(self, flow: Flow) -> float:
-        return max(flow.heard_at, self._resumed_at, self.moved_at(flow.peer))
+        return self._silent_since(max(flow.heard_at, self.moved_at(flow.peer)))
 
     def _watch_flow(self, flow: Flow) -> None:
-        due = flow.sent_at + self._heartbeat
-        if not self._paused:
-            due = min(due, self._heard(flow) + self._liveness)
+        due = min(flow.sent_at + self._heartbeat, self._heard(flow) + self._liveness)
         self.deadlines.set(flow, self._coarse(due))
