@@ -88,12 +88,13 @@ class Seen:
         *("noted", "peer", "since", "trusted", "waited", "weight"),
     )
 
+    trusted: bool  # it had a flow at the last look, at which its message weighed something
+
     def __init__(self, peer: tuple[str, int], now: float) -> None:
         self.peer = peer  # host and port at the other end
         self.name = b""  # of the connection; empty before its first whole message
         self.heard = False  # a whole message of it was read since the last look at it
         self.many = False  # it has sent a message with more frames than any of ours has
-        self.trusted = False  # it had a flow at the last look
         self.came = 0  # bytes at the last look
         # When more than heartbeats had gone through last, and the bytes of both directions then:
         self.moved, self.moved_at = 0, 0.0
