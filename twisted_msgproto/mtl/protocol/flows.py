@@ -362,8 +362,7 @@ class FlowLink(Link):
         return self._leaving.wait()
 
     def close(self) -> None:
-        self.setCloseReason(ConnectionClosed("the flow was closed"))
-        self.abort()
+        self._abort()
 
     def fail(self, error: Exception) -> None:
         if not self._gone:
