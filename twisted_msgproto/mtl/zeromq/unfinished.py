@@ -19,13 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from math import inf
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 import zmq
 
-from ...net.memory import SharedState
+from ...net.memory import Ledger, SharedState
 from . import EVENT, Bounds, TcpInfo, shut_down, standing, tcp_info, waiting_in
 
 LOOK_SECONDS: Final = 0.05
@@ -36,8 +35,10 @@ IDLE_LOOKS_PER_TURN: Final = 100
 """This many where nothing has come from all of them: 10,000 idle connections cost less than 1 % of
 a processor."""
 
-SHARE: Final = 0.5
-"""All unfinished messages may weigh this share of ``process-held-bytes``."""
+MUCH_SHARE: Final = 0.5
+"""This share of ``process-held-bytes`` is much: all unfinished messages may weigh no more, and with
+more unread output libzmq holds less for each peer.  From three quarters on peers may lose places.
+"""
 
 FRAME_TIMES: Final = 32
 """The smallest frame has two bytes on the wire and needs 64 in memory."""
@@ -115,10 +116,10 @@ class EveryUnfinished:
         weight: bytes of memory that all unfinished messages may need.
     """
 
-    def __init__(self, clock: Any, shared: SharedState | None = None) -> None:
-        """``shared`` has the bound; None: there is none."""
+    def __init__(self, clock: Any, held: Ledger | None = None) -> None:
+        """``held`` has the bound; None: there is none."""
         self._clock = clock
-        self._shared = shared
+        self._held = Ledger() if held is None else held
         self._sockets: dict[Unfinished, None] = {}
         self._turn: Iterator[tuple[Unfinished, int]] = iter(())
         self._timer: Any = None
@@ -129,7 +130,7 @@ class EveryUnfinished:
     @classmethod
     def of(cls, shared: SharedState, clock: Any) -> EveryUnfinished:
         """Return what all servers with this state share."""
-        found: EveryUnfinished = shared.by_kind.setdefault(cls, cls(clock, shared))
+        found: EveryUnfinished = shared.by_kind.setdefault(cls, cls(clock, shared.held))
         return found
 
     def seconds(self) -> float:
@@ -165,7 +166,7 @@ class EveryUnfinished:
 
     @property
     def _limit(self) -> float:
-        return inf if self._shared is None else self._shared.held.limit * SHARE
+        return self._held.limit * MUCH_SHARE
 
     def _evict(self) -> None:
         found = [
@@ -368,9 +369,6 @@ more the system is asked again, which needs 2 µs."""
 
 PASSED_BYTES: Final = 8 << 20
 """libzmq holds about this much for one peer while all peers together hold much: one content."""
-
-MUCH_SHARE: Final = 0.5
-"""This share of the ledger's limit is much; from three quarters on peers may lose their places."""
 
 CHECK_SECONDS: Final = 1.0
 """Peers that have something unread are checked this often: they may have read meanwhile.
