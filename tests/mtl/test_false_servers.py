@@ -269,14 +269,15 @@ class Refusing(FalseCase):
         service = self.service(credentials=lambda names: cycle)
         service.startService()
         self.pump()
-        writer = self.got(service.writer(["a"]))
+        writer, other = (self.got(service.writer([name])) for name in "ab")
         reached, refusing = 0, True
         self.server.obey = lambda kind, sequence: [  # type: ignore[method-assign]
             response(sequence, 403)
         ]
-        sent, ended = writer.send("a", b"x"), writer.whenEnded()
+        flows = [writer] if verb == "Writer" else [writer, other]  # one lease is refused, or all
+        sent, ended = writer.send("a", b"x"), [flow.whenEnded() for flow in flows]
         self.pump()
-        for error in (self.failureResultOf(sent).value, self.successResultOf(ended)):
+        for error in (self.failureResultOf(sent).value, *map(self.successResultOf, ended)):
             self.assertIsInstance(error, Refused)
             self.assertEqual((str(error), error.code), ("the house is full", code))
         self.assertEqual(service.state, "up" if verb == "Writer" else "refused")
