@@ -270,10 +270,10 @@ class Bounded:
 
     def _tryAgain(self) -> None:
         self._retry = None
-        self._sendWaiting(len(self._backlogs))
-        if self._backlogs and self._retry is None:
+        if self._backlogs:
             self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
-        self._readSoon()
+            self._sendWaiting(len(self._backlogs))
+            self._readSoon()
 
     def _sendWaiting(self, peers: int) -> None:
         now = self.factory.reactor.seconds()
