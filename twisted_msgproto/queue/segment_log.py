@@ -343,8 +343,8 @@ class SegmentLog:
         )
 
     def _ends_before(self, nbytes: int) -> bool:
-        used = self._sizes.get(self._first, 0)
-        return used > EMPTY_SEGMENT_BYTES and used + nbytes > self.segment_bytes
+        has_messages = self.end != self._first
+        return has_messages and self._sizes[self._first] + nbytes > self.segment_bytes
 
     def _writable(self, nbytes: int) -> File:
         if self._file is not None and self._ends_before(nbytes):

@@ -151,9 +151,9 @@ def _asked(report: Report, read: Callable[[], Asked], otherwise: Asked) -> Asked
 def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
     from .broker_files import state as check
 
-    if not _asked(report, lambda: check.has_broker(disk, reader.directory), True):
-        return
     try:
+        if not check.has_broker(disk, reader.directory):
+            return
         report.lines += check.faults(disk, reader.directory, reader.queue_id)
         kept = verify(check.log_of(reader.directory), disk=disk)
     except (OSError, QueueError) as error:
