@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from shlex import quote
 from typing import Any, Protocol
 
@@ -116,7 +116,7 @@ class SegmentLog:
         self._sizes: dict[int, int] = {}
         # Which files the names of this queue led to when they were opened.
         self._own: dict[str, Stat] = {}
-        self._looked = 0
+        self._looks = count()
         self.publish_failures: int = 0
         """Ends that could not be published at once; see :meth:`publish_again`."""
         self._unpublished: OSError | None = None
@@ -466,8 +466,7 @@ class SegmentLog:
             if segment_name(first) not in names:
                 raise self._gone(self._path(first))
         for _ in range(min(SEGMENTS_PER_LOOK, len(firsts))):
-            self._looked += 1
-            self.check_there(firsts[self._looked % len(firsts)])
+            self.check_there(firsts[next(self._looks) % len(firsts)])
         if self._file is not None:
             self._check_segment(self._sizes[self._first])
         if self.keeper is not None and self.keeper.missing is not None:
