@@ -142,20 +142,15 @@ def parsed(data: bytes, queue_id: str) -> Found:
     if data[:HEADER_BYTES] != header(queue_id):
         found.ours = False
         return found
-    at = HEADER_BYTES
-    while at < len(data):
+    at = end = HEADER_BYTES
+    while 0 <= at < len(data):
         payload = _frame_at(data, at)
-        if payload is not None:
-            found.groups.append(payload)
-            at += FRAME.size + len(payload)
+        if payload is None:  # damaged, or a group that was not written to its end
+            at = data.find(MARKER, at + 1)
             continue
-        following = data.find(MARKER, at + 1)
-        while following >= 0 and _frame_at(data, following) is None:
-            following = data.find(MARKER, following + 1)
-        if following < 0:
-            break  # a group that was not written to its end
-        found.damaged_bytes += following - at
-        at = following
+        found.damaged_bytes += at - end
+        found.groups.append(payload)
+        at = end = at + FRAME.size + len(payload)
     return found
 
 
