@@ -42,8 +42,9 @@ def directives(text: str) -> dict[str, str]:
 
 
 def test_the_file_has_every_protocol_and_check_accepts_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LOGNAME", "54321")  # in a container a user may have no name
     assert cli.main(["init", str(tmp_path / "new")]) == 0
     file = tmp_path / "new" / "gateway.toml"
     tables = tomllib.loads(file.read_text())
@@ -53,6 +54,7 @@ def test_the_file_has_every_protocol_and_check_accepts_it(
     assert tables["status"]["endpoint"] == f"tcp:{port}:interface=127.0.0.1"
     told = capsys.readouterr().out
     assert f"msgproto gateway --config {file}\n" in told and "chown" not in told
+    assert directives(file.with_name(UNITS[0]).read_text())["User"] == "54321"
     assert "send lumberjack tcp:127.0.0.1:5044\n" in told
     assert file.read_text().endswith(
         "\n# Its ports are 5049 (control), 5050 (data) on 127.0.0.1 unless you say otherwise.\n"
