@@ -34,7 +34,7 @@ def writer(tmp_path: Path) -> Iterator[QueueWriter]:
     made = QueueWriter(tmp_path / "q", segment_bytes=1)
     for number in range(0, 40, 2):
         put(made, batch(number, 1))
-        put(made, call(number, "orders.new" if number % 4 else "news", b"\xff\x1b"))
+        put(made, call(number, "orders.new" if number % 4 else "nëws", b"\xff\x1b"))
     yield made
     made.close()
 
@@ -83,8 +83,9 @@ def test_messages_are_chosen_by_protocol_and_destination(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert offsets(shown(capsys, place, "--protocol=umq", "-n3")) == [35, 37, 39]
-    assert offsets(shown(capsys, place, "--destination=news", "-n3")) == [29, 33, 37]
+    assert offsets(shown(capsys, place, "--destination=nëws", "-n3")) == [29, 33, 37]
     assert offsets(shown(capsys, place, "--destination=ord*", "--destination=x", "-n2")) == [35, 39]
+    assert '"nëws"' in shown(capsys, place, "--destination=nëws", "-n1", "--json")[0]
     assert shown(capsys, place, "--protocol=mtl") == []
     both = shown(capsys, place, "--protocol=mtl", "--protocol=lumberjack", "-n1", "--json")
     assert json.loads(both[0])["offset"] == 38
@@ -152,7 +153,7 @@ def test_it_follows_across_segments_until_it_is_interrupted(
     tail.line(r"^38\t")
     for number in range(100, 105):
         put(writer, batch(number))
-        put(writer, call(number, "news"))
+        put(writer, call(number, "nëws"))
         tail.line(rf"\tlumberjack\t-\tbody {number}$")
     tail.signal(signal.SIGINT)
     assert tail.wait() == 130
