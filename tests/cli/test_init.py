@@ -169,7 +169,9 @@ def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -
 def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(tmp_path: Path) -> None:
     here = tmp_path / "100% a"
     msgproto("init", here, "--instances", "2", "--user", "daemon")
-    tables = tomllib.loads((here / "gateway.toml").read_text())
+    text = (here / "gateway.toml").read_text()
+    assert f"its unit gives --queue {here / 'queue'}/NUMBER\n" in text
+    tables = tomllib.loads(text)
     servers = set(tables) - {"queue", "status"}
     assert servers == set(registry.PROTOCOLS) - {"mtl"}
     assert all(tables[name]["reuse-port"] for name in servers)
