@@ -241,7 +241,8 @@ def test_no_file_of_ours_is_read_or_written_by_strangers__RD_45(
     serve(launch, "twist.log", first, "twisted", "--log-file=twist.log").end()
     flight = launch(*ours, "flight", "--queue=queue", "--listen=grpc://127.0.0.1:0", module=AFTER)
     flight.line(r"^\d{4}-\d\d-\d\dT\S+Z flight listening")
-    flight.end()
+    flight.signal(signal.SIGHUP)
+    assert flight.wait() == 0
     modes = {
         str(path.relative_to(here)): stat.S_IMODE(path.stat().st_mode)
         for path in here.rglob("*")
