@@ -30,6 +30,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
 from tests.tools.processes import Launcher
+from twisted_msgproto import mtl
+from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.net.authentication import (
     Authentication,
     IdentityRealm,
@@ -668,3 +670,10 @@ class Files(TestCase):
             else:
                 with self.assertRaises(UnauthorizedLogin):
                     await checker.requestAvatarId(shown)
+
+    async def test_a_stored_password_that_is_no_text_is_wrong_and_no_fault_of_it(self) -> None:
+        portal = portal_over([InMemoryUsernamePasswordDatabaseDontUse(me=b"\xff")])
+        async with mtl.serve("tcp://127.0.0.1:*", portal=portal) as server:
+            with self.assertRaises(Refused):
+                await mtl.connect(server.addresses[0], credentials=mtl.credentials("me", "x"))
+        self.assertEqual(self.flushLoggedErrors(), [])
