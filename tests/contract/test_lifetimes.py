@@ -434,6 +434,28 @@ class Lifetimes(TestCase):
         assert await _stopped_by("sessionEstablished", face, sends) == ["answered"] * sends
 
     @with_each
+    async def test_services_share_a_factory_and_start_again_while_they_end(
+        self, face: Face
+    ) -> None:
+        async with face.serve() as server:
+            where, factory = reached(face, server.addresses[0])
+            one, other = (face.named("ClientService")(where, factory) for _ in range(2))
+            one.startService()
+            other.startService()
+            session = await other.whenEstablished()
+            await face.send(await one.whenEstablished(), b"one")
+            await one.stopService()
+            await face.send(session, b"two")
+            for service in (one, other):  # at the end of an attempt, and at that of a session
+                service.startService()
+                stopped = service.stopService()
+                service.startService()
+                await face.send(await service.whenEstablished(), b"three")
+                await stopped
+                await service.stopService()
+            assert not session.established
+
+    @with_each
     async def test_a_service_takes_the_string_that_connect_takes(self, face: Face) -> None:
         sabc_too = {"websocket": TCP} if face.name == "sabc" else {}
         async with face.serve(**sabc_too) as server:

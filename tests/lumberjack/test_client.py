@@ -422,17 +422,20 @@ class Shipping(LoggedCase):
         self.stop()
 
     def test_stop_awaits_the_acks_of_all(self):
-        """LJ-15: also over a reconnect; nothing new is taken."""
+        """LJ-15: also over a reconnect; nothing new is taken.  A session's are its service's."""
         (host,) = self.hosts("a")
         shipper = self.ship([host])
         sent = shipper.send(b"1")
+        of_session = self.successResultOf(shipper.whenEstablished()).send(b"2")
+        self.assertEqual(shipper.unacknowledged, 2)
         stopped, again = shipper.stopService(), shipper.stopService()
-        self.failureResultOf(shipper.send(b"2"), ConnectionClosed)
+        self.failureResultOf(shipper.send(b"3"), ConnectionClosed)
         host.transport.lose()
         self.clock.advance(1.0)
         self.assertNoResult(stopped)
-        host.ack(1)
+        host.ack(2)
         self.successResultOf(sent)
+        self.successResultOf(of_session)
         self.assertTrue(host.transport.disconnecting)
         host.transport.lose()
         self.successResultOf(stopped)

@@ -151,6 +151,9 @@ class _Line(ReconnectingClient[LumberjackClient]):
 
     # What a connection says to its owner.
 
+    def clientSends(self, events: list[Event]) -> Deferred[None]:
+        return self._shipper._ship(events)
+
     def clientWants(self, link: WriterLink) -> None:
         """The client may send: submit batches while its ``machine.wanted`` is not 0."""
         self._shipper._give(link)
@@ -285,13 +288,15 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
 
         They stay in order on one connection; with ``loadBalance`` windows go different ways.
         """
-        events = list(events)
+        if self.state is ReconnectState.REFUSED and self.refusal is not None:
+            return fail(self.refusal)
+        return self._ship(list(events))
+
+    def _ship(self, events: list[Event]) -> Deferred[None]:
         if not events:
             return succeed(None)
         if self._closing:
             return fail(ConnectionClosed("the service has stopped; nothing sent"))
-        if self.state is ReconnectState.REFUSED and self.refusal is not None:
-            return fail(self.refusal)
         ticket = Sent(self._withdraw)
         window, pack = self.factory.window, self.factory.packer.pack
         try:
@@ -324,6 +329,11 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
             log.info("the connection has ended: {text}", text=str(error) or type(error).__name__)
 
     # ── the service's life ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def _clients(self) -> list[LumberjackClient]:
+        live = self.factory.liveConnections  # those of others, too, if they share the factory
+        return [client for client in live if client.link.owner in self._lines]
 
     def _begin(self) -> None:
         for line in self._lines:
@@ -374,8 +384,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
     def _disconnect(self) -> None:
         self._deadline = None
         error = ConnectionClosed("stopped before every event was acknowledged")
-        for client in list(self.factory.liveConnections):
-            if self.unacknowledged and client.link.machine.unacknowledged:
+        for client in self._clients:
+            if client.link.machine.unacknowledged:
                 client.link.leave(error)
             else:
                 client.close()
@@ -383,7 +393,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         gatherResults(lines, consumeErrors=True).addBoth(self._disconnected, error)
 
     def _cutOff(self) -> None:
-        for client in list(self.factory.liveConnections):
+        for client in self._clients:
             client.abort()
         self._hurry()
 
@@ -432,16 +442,14 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         missing = batch.missing
         if batch in self._queue:
             self._dequeue(batch)
-        elif not any(
-            client.link.machine.withdraw(batch) for client in self.factory.liveConnections
-        ):
+        elif not any(client.link.machine.withdraw(batch) for client in self._clients):
             return
         self.unacknowledged -= missing
         self._look()
         self._lookEmpty()
 
     def _look(self) -> None:
-        for client in list(self.factory.liveConnections):
+        for client in self._clients:
             if not self._queue:
                 break
             client.link.look()

@@ -379,9 +379,12 @@ class LumberjackClient(ClientSession, link=WriterLink):
     def sendBatch(self, events: Iterable[Event]) -> Deferred[None]:
         """Send many events, in order; fires when the last is acknowledged.  As ``send``.
 
-        If one of them is above a limit none is sent.
+        If one of them is above a limit none is sent.  In a session of a service it is the service's
+        ``sendBatch``.
         """
         events, link = list(events), self.link
+        if link.owner is not None:
+            return link.owner.clientSends(events)  # type: ignore[no-any-return]
         if not events:
             return succeed(None)
         if link.closing:

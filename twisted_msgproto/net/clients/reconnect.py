@@ -251,12 +251,16 @@ class ReconnectingService(Service, Generic[S]):
         Fails with Refused when the server refuses it (at once, if it just has), with
         ConnectionClosed when the service is stopped first.
         """
-        if self.session is not None:
-            return succeed(self.session)
+        if self._usable:
+            return succeed(cast(S, self.session))
         error = self._unable()
         if error is not None:
             return fail(error)
         return self._standing.wait()
+
+    @property
+    def _usable(self) -> bool:
+        return self.session is not None and not self._closing
 
     @property
     def waiting(self) -> int:
@@ -264,7 +268,7 @@ class ReconnectingService(Service, Generic[S]):
         return len(self._pending)
 
     def _unable(self) -> Exception | None:
-        if self._closing:
+        if self._closing and not self.running:
             return ConnectionClosed("the client was stopped")
         return self.refusal if self.state is ReconnectState.REFUSED else None
 
@@ -300,7 +304,7 @@ class ReconnectingService(Service, Generic[S]):
         return call.done
 
     def _tooMuch(self, nbytes: int) -> Exception | None:
-        if self.session is not None:
+        if self._usable:
             return None
         try:
             self.limits.check("waiting-verbs", len(self._pending) + 1)
@@ -330,8 +334,8 @@ class ReconnectingService(Service, Generic[S]):
             return  # whoever is at it comes to the newest, too
         self._busy = True
         try:
-            while self._pending and self.session is not None:
-                self._run(next(iter(self._pending)), self.session)
+            while self._pending and self._usable:
+                self._run(next(iter(self._pending)), cast(S, self.session))
         finally:
             self._busy = False
 
