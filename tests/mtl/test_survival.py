@@ -164,6 +164,7 @@ class Survival(MtlCase):
             await later(0.001)
             most = max(most, recorded.routers[1].unreadBytes)
         self.assertTrue(1 << 20 < most < 9 << 20, most)
+        self.assertEqual(factory.counters["peers_lost"], 1)
         self.assertGreater(factory.snapshot()["profiles"]["test"]["missed"], 0)
         await until(lambda: recorded.routers[1].unread == 0)  # a Ping may have come between
 
