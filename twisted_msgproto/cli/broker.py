@@ -190,21 +190,20 @@ class StoppedBroker:
         ]
 
     def purge(self, space: str, name: str) -> int:
-        message_ids = self._taken(space, name)
+        message_ids = self._of(space, name).message_ids.tolist()
         assert self._state is not None
         self._state.settle(message_ids)
         self._flush()
         return len(message_ids)
 
     def requeue(self, space: str, name: str, to: str) -> int:
-        self._of(space, name)
+        message_ids = self._of(space, name).message_ids.tolist()
         other = QueueName(space, to)
         if to.endswith(DEAD):
             raise _no_such_queue(f"{to!r} is for dead letters: nothing is put there by hand")
         assert self._state is not None
         if other not in self._queues:
             self._state.declare({other: self._state.end})
-        message_ids = self._taken(space, name)
         self._state.move(message_ids, other, tries=False)
         self._flush()
         return len(message_ids)
@@ -222,11 +221,6 @@ class StoppedBroker:
         if rows is None:
             raise _no_such_queue(f"there is no queue {name!r} in the space {space!r}")
         return rows
-
-    def _taken(self, space: str, name: str) -> Sequence[int]:
-        message_ids = self._of(space, name).message_ids.tolist()
-        del self._queues[QueueName(space, name)]
-        return message_ids
 
 
 def _no_such_queue(text: str) -> QueueError:
