@@ -228,7 +228,7 @@ def wait(output: int) -> None:
     """Wait; BrokenPipeError as soon as nobody reads our output any more."""
     poll = select.poll()
     poll.register(output, 0)  # asks for nothing but that
-    if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(LOOK_MILLISECONDS)):
+    if poll.poll(LOOK_MILLISECONDS):
         raise BrokenPipeError
 
 
