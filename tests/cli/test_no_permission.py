@@ -113,6 +113,17 @@ def test_a_table_that_may_only_be_read_is_a_line(
     assert "_delta_log" in said and "ermission denied" in said
 
 
+@linux
+def test_a_queue_where_nobody_may_write_is_a_line(launch: Launcher, directory: Path) -> None:
+    """RD-14"""
+    (directory / "closed").chmod(0o555)
+    with (directory / "g.toml").open("a") as file:
+        file.write('[queue]\ndirectory = "closed/q"\n')
+    done = launch.run(POWERLESS, "twisted_msgproto", "check", "g.toml", module=AFTER)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("/closed cannot be written\n")
+
+
 TWISTD_OPTIONS = {
     "--logfile=closed": ("--logfile: closed: Is a directory; name another file", "--logfile=-"),
     "--logfile=nosuch/log": (
