@@ -427,6 +427,18 @@ class Lifetimes(TestCase):
         assert len(self.flushLoggedErrors(ZeroDivisionError)) == 8
 
     @with_each
+    async def test_a_factory_that_was_drained_is_not_served_again(self, face: Face) -> None:
+        factory = face.named("ServerFactory")()
+        async with face.serve(factory=factory):
+            pass
+        with pytest.raises(ConfigurationError, match="make a new one"):
+            await face.serve(factory=factory)
+        if face.name == "sabc":
+            endpoint = TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1")
+            with pytest.raises(ConfigurationError, match="make a new one"):
+                await endpoint.listen(factory.webSocketFactory())
+
+    @with_each
     async def test_a_hook_of_its_session_stops_a_service(self, face: Face) -> None:
         """What the hook has sent is finished; MTL has no profile yet, so nothing can be sent."""
         sends = face.name != "mtl"

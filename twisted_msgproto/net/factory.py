@@ -354,6 +354,14 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def logPrefix(self) -> str:
         return self.protocolName  # Twisted's line says what starts where
 
+    def startFactory(self) -> None:
+        """Raise ConfigurationError if this was drained: it would refuse every connection."""
+        if self.draining:
+            raise ConfigurationError(
+                "a factory that was drained, or closed with its server, takes no more connections:"
+                " make a new one"
+            )
+
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """Return a protocol for a new connection; None (the connection is closed) above a limit."""
         host = host_of(addr)

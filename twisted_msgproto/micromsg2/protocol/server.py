@@ -385,8 +385,8 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             self.queues.open()
 
     def startFactory(self) -> None:
+        super().startFactory()
         self._openQueues()
-        super().startFactory()  # type: ignore[no-untyped-call]
 
     def buildProtocol(self, addr: Any) -> Any:
         self._openQueues()

@@ -312,9 +312,10 @@ class MtlServerFactory(MsgprotoServerFactory):
 
         Data listens at ``data``, and on its port at each other host of ``control``; ``data`` None:
         the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
-        address, for one in use, for one off this machine without CURVE (``MT-31``), and while the
-        server listens already.
+        address, for one in use, for one off this machine without CURVE (``MT-31``), while the
+        server listens already, and once it was drained.
         """
+        self.startFactory()
         if self._link is not None:
             raise ConfigurationError("the server listens already: all its addresses are one call's")
         self.queues.open()

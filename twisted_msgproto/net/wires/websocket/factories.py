@@ -196,6 +196,9 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self._upgrading: dict[Carrier, str] = {}
         self.bound(limits)
 
+    def startFactory(self) -> None:
+        self.sessions.startFactory()
+
     def acceptableProtocols(self) -> list[bytes]:
         """Return what TLS may agree on: the upgrade is one of HTTP/1.1."""
         return [b"http/1.1"]
