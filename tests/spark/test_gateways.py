@@ -275,7 +275,12 @@ def test_a_gateway_that_has_trimmed_what_is_wanted_is_refused(
 def test_two_addresses_of_one_queue_are_landed_once(said: list[str]) -> None:
     queue: Any = FakeQueue("a")
     some = Gateways(
-        ["first", "second"], lambda location: queue, "night", lambda *words: None, said.append
+        ["first"],
+        lambda location: queue,
+        "night",
+        lambda *words: None,
+        said.append,
+        more=lambda known: {"second"} - set(known),  # its directory was made after the start
     )
     while "refused" not in {one.state for one in some.all}:
         some.ask({})
