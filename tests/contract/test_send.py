@@ -212,7 +212,7 @@ class SendTo:
 
         sent = Sent(self, self.world(SafeSink(), hooks={"message": refuse}), step=9, count=5)
         line = sent.missing(4)
-        self.assertIn("not wanted", line)
+        self.assertIn(" 4: this one is not wanted", line)
         self.assertEqual(sent.acknowledged, sent.progress.messages_sent - 1)
 
     @only("umq")

@@ -660,6 +660,7 @@ class Files(TestCase):
         file = Path(self.mktemp())
         file.write_text("old:plain\n")
         checker = PasswordFile(file)
+        self.assertTrue(ICredentialsChecker.providedBy(checker))
         for user, secret, fits in (("old", b"plain", 1), ("old", b"x", 0), ("nobody", b"plain", 0)):
             shown = CramMD5Credentials()
             challenge = shown.getChallenge()

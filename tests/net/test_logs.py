@@ -237,8 +237,11 @@ def test_lines_of_one_address_are_limited_and_summed_up_on_time__NB_09(lines: li
         "192.0.2.1: … and 312 more like it from this address within 60 s (156 tls, 156 junk)"
     ]
     assert server.time.getDelayedCalls() == []
-    server.says("192.0.2.1")
-    assert lines[1:] == ["192.0.2.1: closed"]
+    for _ in range(LINES_MAX + 1):
+        server.says("192.0.2.1")
+    assert lines[1:] == ["192.0.2.1: closed"] * LINES_MAX
+    server.time.advance(60)
+    assert "and 1 more like it" in lines[-1]
 
 
 def test_sums_are_written_at_the_end_and_nothing_is_left_on_the_clock__NB_09(
