@@ -495,6 +495,26 @@ class Lifetimes(TestCase):
         async with face.serve(sink=sink, limits={"drain": 1}) as server:
             await _cancelled(block(*reached(face, server.addresses[0])), begun, sink)
 
+    async def test_what_is_no_function_is_told_at_the_call(self) -> None:
+        wrong: Any = "x"
+        async with (
+            umq.serve(TCP) as server,
+            umq.connect(server.addresses[0]) as session,
+            umq.UmqClientService(*reached(BY_NAME["umq"], server.addresses[0])) as service,
+        ):
+            for one in (session, service):
+                for functions in ((wrong,), (str, wrong)):
+                    with pytest.raises(TypeError, match=r"a function of .* is expected, not str"):
+                        one.subscribe(*functions)
+            with pytest.raises(TypeError, match="a function of a Request is expected, not str"):
+                session.registerCallback(wrong)
+        async with (
+            mtl.serve("tcp://127.0.0.1:*") as server,
+            mtl.connect(server.addresses[0], profile="queue") as client,
+        ):
+            with pytest.raises(TypeError, match="a function of a Received is expected, not str"):
+                client.reader(["q"], received=wrong)
+
     @with_each
     async def test_wrong_settings_are_refused_at_the_call(self, face: Face) -> None:
         for wrong in ("x", None, [5], True):

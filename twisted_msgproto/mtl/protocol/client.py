@@ -369,6 +369,8 @@ class MtlClient(ClientSession, link=ControlLink):
         ``received`` is called with each content.  Without it contents are kept for ``async for``
         over the flow.
         """
+        good = received is None or callable(received)
+        expect("received", received, "a function of a Received", good)
         link = self.link
         return link.lease(MtlReader, link.machine.reader, resources, confirm, received)
 

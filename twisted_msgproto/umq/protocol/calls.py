@@ -16,6 +16,7 @@ from ...core.message import Message, MessageBatch
 from ...core.session_memory import SESSION_LIMIT
 from ...net.authorising import CALL, refusal_text
 from ...net.deferreds import Ticket, promised
+from ...net.factory import expect
 from ...net.session import SessionHooks
 from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachment_bytes
 from ..terms import (
@@ -372,6 +373,7 @@ class Calls:
         waiter.fail(TimedOut("the call was not answered in time"))
 
     def register(self, function: Callable[[Request], Any], id: str | None = None) -> str:
+        expect("function", function, "a function of a Request", callable(function))
         registered = self._link.machine.register_callback(None if id is None else number(id))
         self._callbacks[registered] = function
         return base36(registered)

@@ -19,7 +19,7 @@ from ..machine import Client
 from ..wire import base36
 from .calls import Reply, Request, Update
 from .sides import UmqClient, UmqClientFactory
-from .topics import Subscription, Updates
+from .topics import Subscription, Updates, expect_functions
 
 log: Logger = Logger(namespace="twisted_msgproto.umq")
 
@@ -205,6 +205,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
 
         ``request`` is asked anew each time; attachments are bytes here (ValueError).
         """
+        expect_functions(request, hook)
         attachments = tuple(attachments)
         if any(isinstance(one, Deferred) for one in attachments):
             raise ValueError("a Deferred cannot be sent twice")

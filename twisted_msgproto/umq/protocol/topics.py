@@ -15,10 +15,16 @@ from ...core.errors import ConnectionClosed, LimitExceeded
 from ...core.session_memory import SESSION_WEIGHT_BYTES, text_bytes
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ...net.deferreds import ProducerControl
+from ...net.factory import expect
 from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachments_bytes
 from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
 from ..wire import base36
 from .calls import UNSENT, NoSuchMethod, Reply, Stored, Update
+
+
+def expect_functions(request: object, hook: object) -> None:
+    expect("request", request, "a function of the topic's id", callable(request))
+    expect("hook", hook, "a function of an Update", hook is None or callable(hook))
 
 
 @implementer(IConsumer)
@@ -345,6 +351,7 @@ class Topics:
         updates: Updates | None = None,
     ) -> Subscription:
         """Do what a session's ``subscribe`` does; ``updates`` outlive the session."""
+        expect_functions(request, hook)
         link = self.link
         try:
             link.standing()
