@@ -219,7 +219,7 @@ def test_at_the_limit_who_stands_still_makes_some_room_at_once__RD_42() -> None:
     moving = world.peer()
     moving.hold(10_000)
     assert not moving.cut
-    assert sum(peer.cut for peer in still) > 1
+    assert 1 < sum(peer.cut for peer in still) < 40
 
 
 STEP_SECONDS = 0.05

@@ -101,6 +101,7 @@ CASES: dict[str, Case] = {
     "1 text of 65535, as if of more": Case(
         b"\x81\xff" + (65535).to_bytes(8, "big") + MASK + b"x" * 65535 + AFTER, (), 1002
     ),
+    "1 text of 2**63": Case(b"\x81\xff\x80" + bytes(7) + MASK + AFTER, (), 1002),
     "1 unmasked": Case(sent(TEXT, b"x", masked=False) + AFTER, (), 1002),
     "2 ping": Case(sent(PING), ((PONG, b""),)),
     "2 ping with bytes": Case(sent(PING, b"\0\xff\xfe"), ((PONG, b"\0\xff\xfe"),)),
