@@ -60,7 +60,6 @@ class GatewayFigures:
         self._gathering: Waiters[Figures] | None = None
         self._reading: Deferred[Figures] | None = None
         self._read_last: Mapping[str, Any] = NOTHING_READ
-        self._silent = False  # the disk has not answered in time
         self._searching = DeferredLock()
         self._cooperator = Cooperator(
             terminationPredicateFactory=lambda: lambda: True,
@@ -142,13 +141,12 @@ class GatewayFigures:
         writer = getattr(sink, "writer", None)  # there is none before the start
         if not isinstance(writer, QueueWriter):
             return succeed(None)
-        if self._reading is None:
-            pool = self._reactor.getThreadPool()
-            self._reading = deferToThreadPool(
-                self._reactor, pool, read_figures, writer.directory, time.time()
-            ).addBoth(self._read)
-        elif self._silent:
+        if self._reading is not None:  # whoever asked for that does not wait any more
             return succeed(queue_figures(writer, self._of_silent_disk()))
+        pool = self._reactor.getThreadPool()
+        self._reading = deferToThreadPool(
+            self._reactor, pool, read_figures, writer.directory, time.time()
+        ).addBoth(self._read)
         answer: Deferred[Mapping[str, Any]] = Deferred()
         self._reading.addBoth(_passed_to, answer)
         answer.addTimeout(QUEUE_SECONDS, self._reactor)
@@ -156,14 +154,13 @@ class GatewayFigures:
         return answer.addCallback(lambda read: queue_figures(writer, read))
 
     def _read(self, result: Figures | Failure) -> Figures | Failure:
-        self._reading, self._silent = None, False
+        self._reading = None
         if not isinstance(result, Failure):
             self._read_last = result
         return result
 
     def _timed_out(self, failure: Failure) -> Figures:
         failure.trap(TimeoutError)
-        self._silent = True
         return self._of_silent_disk()
 
     def _of_silent_disk(self) -> Figures:
