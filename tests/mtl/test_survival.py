@@ -126,15 +126,13 @@ class Survival(MtlCase):
         # then its predecessor is here until the end of that connection was told.
         await until(lambda: second.machine.snapshot()["readers"] == 1)
 
-    @run
-    async def test_a_reader_which_takes_nothing_loses_its_place(self) -> None:
-        """MT-27, MT-29: what waits for it is bounded in bytes and in time."""
-        recorded = Recorded()
-        limits: dict[str, object] = {"unread-seconds": 5.0, "liveness": 1000}
-        factory = self.server(limits=limits, sockets=recorded)
+    async def deaf_reader(self, factory: Any) -> Any:
+        """A socket to which the contents of the profile ``test`` go, and which reads none."""
         context = zmq.Context()
         self.addCleanup(context.destroy, 0)
-        req = context.socket(zmq.REQ)
+        req, deaf = context.socket(zmq.REQ), context.socket(zmq.DEALER)
+        for one in (req, deaf):
+            self.addCleanup(one.close, 0)  # and it is kept until then
         req.connect(factory.addresses[0])
 
         async def ask(command: str, body: object) -> Any:
@@ -146,13 +144,21 @@ class Survival(MtlCase):
         await ask("Open", {"protocol": mtl, "virtual-host": "host"})
         await ask("Profile", {"profile": "test"})
         lease = (await ask("Reader", {"resources": [], "confirm": "none"}))["lease"].encode()
-        deaf = context.socket(zmq.DEALER)
         deaf.set(zmq.RCVHWM, 1)
         deaf.set(zmq.RCVBUF, 4096)
         deaf.connect(factory.addresses[1])
         deaf.send_multipart([b"\1" + bytes(8) + bytes([len(lease)]) + lease, b""])
         deaf.send_multipart([b"\3" + bytes(8) + b"\x08resource", b""])
         await until(lambda: factory.counters["responses:200"] == 2)
+        return deaf
+
+    @run
+    async def test_a_reader_which_takes_nothing_loses_its_place(self) -> None:
+        """MT-27, MT-29: what waits for it is bounded in bytes and in time."""
+        recorded = Recorded()
+        limits: dict[str, object] = {"unread-seconds": 5.0, "liveness": 1000}
+        factory = self.server(limits=limits, sockets=recorded)
+        await self.deaf_reader(factory)
         client = await self.ready(factory, "test")
         writer = await client.writer(["resource"], "none")
         for _ in range(5):
@@ -167,6 +173,21 @@ class Survival(MtlCase):
         self.assertEqual(factory.counters["peers_lost"], 1)
         self.assertGreater(factory.snapshot()["profiles"]["test"]["missed"], 0)
         await until(lambda: recorded.routers[1].unread == 0)  # a Ping may have come between
+
+    @run
+    async def test_a_reader_loses_its_place_where_nothing_else_happens(self) -> None:
+        """MT-27: nobody writes any more, so nothing but the time wakes the server."""
+        still: dict[str, object] = {"heartbeat": 400.0, "liveness": 1000.0}
+        held = 40 << 20  # with half of it libzmq takes no more for this peer
+        factory = self.server(limits={"unread-seconds": 0.5, "process-held-bytes": held, **still})
+        await self.deaf_reader(factory)
+        writer = await (await self.ready(factory, "test", limits=still)).writer(
+            ["resource"], "none"
+        )
+        for _ in range(27):
+            await writer.send("resource", bytes(1 << 20))
+        await until(lambda: factory.snapshot()["readers"] == 0)
+        self.assertEqual(factory.counters["peers_lost"], 1)
 
 
 class Limited(MtlCase):
