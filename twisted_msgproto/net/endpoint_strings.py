@@ -71,10 +71,10 @@ SSL_KEY: Final = "server.pem"
 """Twisted's default of ``privateKey`` for ``ssl:``."""
 
 
-def _within(least: int, most: int, base: int = 10) -> Callable[[str], bool]:
+def _within(most: int, base: int = 10) -> Callable[[str], bool]:
     def fits(text: str) -> bool:
         try:
-            return text.isalnum() and text.isascii() and least <= int(text, base) <= most
+            return text.isalnum() and text.isascii() and int(text, base) <= most
         except ValueError:
             return False
 
@@ -82,12 +82,12 @@ def _within(least: int, most: int, base: int = 10) -> Callable[[str], bool]:
 
 
 NUMBERS: Final[Mapping[str, tuple[str, Callable[[str], bool]]]] = {
-    "port": (f"a number from 0 to {PORT_MOST}", _within(0, PORT_MOST)),
-    "backlog": ("a whole number", _within(0, 1 << 31)),
-    "timeout": ("a whole number of seconds", _within(0, 1 << 31)),
-    "lockfile": ("0 or 1", _within(0, 1)),
-    "mode": ("an octal number like 600", _within(0, 0o7777, 8)),
-    "index": ("a whole number", _within(0, 1 << 31)),
+    "port": (f"a number from 0 to {PORT_MOST}", _within(PORT_MOST)),
+    "backlog": ("a whole number", _within(1 << 31)),
+    "timeout": ("a whole number of seconds", _within(1 << 31)),
+    "lockfile": ("0 or 1", _within(1)),
+    "mode": ("an octal number like 600", _within(0o7777, 8)),
+    "index": ("a whole number", _within(1 << 31)),
 }
 
 _PIECE: Final = re.compile(r"(?:\\.|[^:\\]|\\\Z)*", re.DOTALL)

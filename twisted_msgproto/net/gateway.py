@@ -463,7 +463,7 @@ class ListeningService(Service):
         self._refusal = self._refusalText(description, cannot_listen(why))
         if self._reactor.running:
             log.critical("{text}", text=self._refusal)
-            print(self._refusal, file=sys.stderr, flush=True)
+            print(self._refusal, file=sys.stderr)
             # twistd knows no exit status of its own: leave with one when all is shut down.
             self._reactor.addSystemEventTrigger("after", "shutdown", os._exit, 2)
             self._reactor.stop()
