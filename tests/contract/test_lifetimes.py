@@ -462,10 +462,27 @@ class Lifetimes(TestCase):
                 service.startService()
                 stopped = service.stopService()
                 service.startService()
+                waiting = service.whenEstablished()
+                service.stopService()
+                with pytest.raises(ConnectionClosed):
+                    await waiting
+                service.startService()
                 await face.send(await service.whenEstablished(), b"three")
                 await stopped
                 await service.stopService()
             assert not session.established
+
+    @with_each
+    async def test_a_service_comes_back_from_a_session_that_was_given_up(self, face: Face) -> None:
+        async with face.serve() as server:
+            where, factory = reached(face, server.addresses[0])
+            limits = {"retry-first": 0.01}
+            async with face.named("ClientService")(where, factory, limits=limits) as service:
+                session = await service.whenEstablished()
+                session.abort()
+                while service.session is session:
+                    await deferLater(reactor, 0)
+                await face.send(await service.whenEstablished(), b"one")
 
     @with_each
     async def test_a_service_takes_the_string_that_connect_takes(self, face: Face) -> None:

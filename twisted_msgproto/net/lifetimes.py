@@ -426,6 +426,7 @@ class Ports:
         self._stopped = False
 
     async def listen(self) -> Sequence[str]:
+        self._factory.startFactory()  # Twisted asks only once a port is bound
         addresses = []
         for where, factory, named in self._wanted:
             text = where if isinstance(where, str) else ""

@@ -154,8 +154,12 @@ def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
         return _alone(batches[0])
     counts = [batch.count for batch in batches]
     columns = zip(_NAMES, zip(*map(_columns_of, batches), strict=True), strict=True)
-    missing = (None,) * len(batches)
-    return {name: _stretches(name, parts, counts) for name, parts in columns if parts != missing}
+    return {
+        name: _stretches(name, parts, counts)
+        for name, parts in columns
+        # What compares a packed column with None is Python code.
+        if parts[0] is not None or parts.count(None) < len(parts)
+    }
 
 
 def _alone(batch: MessageBatch) -> dict[str, Stretches]:

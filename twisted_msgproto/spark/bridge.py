@@ -352,8 +352,9 @@ class Bridge:
     def _prepare_status(self) -> None:
         """Find out where a table's status belongs that could not be opened for landing."""
         options = self.options
-        table = Table.open(options.table, options.storage)
-        self.consumer = options.consumer or preflight.consumer_name(table.table_id)
+        if not self.consumer:
+            table = Table.open(options.table, options.storage)
+            self.consumer = preflight.consumer_name(table.table_id)
         for place in options.locations:
             if not is_remote(place):
                 self._directories[open_queue(place).queue_id] = Path(place)

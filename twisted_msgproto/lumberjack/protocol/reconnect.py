@@ -367,10 +367,10 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         if self.running:
             Service.stopService(self)
         stopped = self._stopping.wait()
-        if not self._ending:
-            self._closing = self._ending = True
+        first, self._ending, self._closing = not self._ending, True, True
+        self._failWaiting(ConnectionClosed("the service has stopped"))
+        if first:
             self._producers.stop()
-            self._failWaiting(ConnectionClosed("the service has stopped"))
             self._deadline = self.clock.callLater(self.factory.limits["drain"], self._disconnect)
             self._lookEmpty()
         return stopped

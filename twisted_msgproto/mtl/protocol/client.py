@@ -622,8 +622,13 @@ class MtlClientService(ReconnectingService[MtlClient]):
             return
         self._client = client
         client.link.owner = self
-        entering = ensureDeferred(self.factory.enter(client))
-        entering.addCallbacks(self._established, self._lost)
+
+        def current(then: Callable[[Any], object]) -> Callable[[Any], object]:
+            return lambda result: then(result) if client is self._client else None
+
+        lost = current(self._lost)
+        client.link.whenGone().addCallback(lambda _: lost(Failure(client.link.closeReason)))
+        ensureDeferred(self.factory.enter(client)).addCallbacks(current(self._established), lost)
 
     def _lost(self, failure: Failure) -> None:
         client, self._client = self._client, None

@@ -270,7 +270,8 @@ class ReconnectingService(Service, Generic[S]):
     def _unable(self) -> Exception | None:
         if self._closing and not self.running:
             return ConnectionClosed("the client was stopped")
-        return self.refusal if self.state is ReconnectState.REFUSED else None
+        refused = self.state is ReconnectState.REFUSED and not self._closing
+        return self.refusal if refused else None
 
     # ── verbs that wait ────────────────────────────────────────────────────────────────────────
 
@@ -520,10 +521,9 @@ class ReconnectingService(Service, Generic[S]):
         if self.running:
             super().stopService()  # type: ignore[no-untyped-call]
         stopped = self._stopping.wait()
-        if not self._ending:
-            self._ending = True
-            self._closing = True
-            self._failWaiting(ConnectionClosed("the client was stopped"))
+        first, self._ending, self._closing = not self._ending, True, True
+        self._failWaiting(ConnectionClosed("the client was stopped"))
+        if first:
             self._deadline = self.clock.callLater(self._drain, self._outOfTime)
             session = self.session
             closed: Deferred[Any] = (
@@ -612,7 +612,7 @@ class ReconnectingClient(ReconnectingService[S]):
         established: Deferred[S] = session.whenEstablished()
         established.addCallbacks(self._established, self._unestablished)
         session.link.whenGone().addCallback(self._lost)
-        if self._closing:
+        if self._closing and self._connection is not None:  # it may be lost by now
             self._end()
 
     def _unconnected(self, failure: Failure) -> None:
