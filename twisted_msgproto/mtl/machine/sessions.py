@@ -560,7 +560,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         due = self._silent_since(session.heard_at) + self.limits["session-idle"]
         if not session.established:
             due = min(due, session.opened_at + self.limits["authentication"])
-        self.deadlines.set(session, min(self._coarse(due), session.refused_until))
+        due = min(self._coarse(due), session.refused_until)
+        self.deadlines.set(session, max(self._now, due))
 
     def _look_after_session(self, session: Session, now: float) -> None:
         """Answer a failed login that has cost its time; end who is idle or authenticates never.
@@ -597,4 +598,4 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
     def _watch_flow(self, flow: Flow) -> None:
         due = min(flow.sent_at + self._heartbeat, self._heard(flow) + self._liveness)
-        self.deadlines.set(flow, self._coarse(due))
+        self.deadlines.set(flow, self._coarse(max(due, self._now)))
