@@ -422,7 +422,7 @@ class Deaf(FalseCase):
 
     def test_answers_that_a_server_does_not_read_have_a_bound__NB_02(self) -> None:
         """They waited for ever, as many as it wanted; it was heard, so nobody missed anything."""
-        client = self.ready(limits={"unsent-bytes": 20 * 256, "window": 5})
+        client = self.ready(limits={"unsent-bytes": 10 * 256, "window": 5})
         for confirm, lost in (("full", []), ("none", ["26 contents with confirm none were lost"])):
             writer = self.got(client.writer(["a"], confirm))
             socket = writer.link.wire.socket

@@ -119,6 +119,10 @@ class Owner(Protocol):
     def endIfAlone(self) -> None: ...
 
 
+UNREAD_TIMES: Final = 2
+"""Of answers a socket may have twice as much to send as ``unsent-bytes`` allows of contents."""
+
+
 def _weigh(content: Received) -> int:
     return len(content.body) + len(content.table) + len(content.resource) + MESSAGE_BYTES
 
@@ -160,9 +164,8 @@ class FlowLink(Link):
         self._renewal: Any = None  # the call that asks for another lease
         self._renewals = RenewalBackoff()
         limits = self.factory.limits
-        # More messages than all contents that may wait to be sent, or to be confirmed:
-        unsent = limits.integer("unsent-bytes") // MESSAGE_BYTES
-        self._unread_max = unsent + limits.integer("window")
+        answers = UNREAD_TIMES * limits.integer("unsent-bytes") // MESSAGE_BYTES
+        self._unread_max = answers + limits.integer("window")
 
     def begin(self) -> None:
         self.connect(DealerWire(self.factory.clock, self._client.peer, self.connectionLost))
