@@ -478,10 +478,10 @@ class Lifetimes(TestCase):
             where, factory = reached(face, server.addresses[0])
             limits = {"retry-first": 0.01}
             async with face.named("ClientService")(where, factory, limits=limits) as service:
-                session = await service.whenEstablished()
+                session, gone = await service.whenEstablished(), Deferred[Any]()
+                service.watch(lambda state, gone=gone: gone.called or gone.callback(state))
                 session.abort()
-                while service.session is session:
-                    await deferLater(reactor, 0)
+                assert await gone in ("down", "connecting")
                 await face.send(await service.whenEstablished(), b"one")
 
     @with_each
