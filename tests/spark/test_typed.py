@@ -285,8 +285,11 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     ended = start(launch, "--once")
     assert ended.wait(seconds=START_SECONDS) == 2
     assert re.search(r"\baccess: stands aside: .*msgproto table rewind", ended.output)
-    assert "Traceback" not in ended.output
+    assert "Traceback" not in ended.output and "bridge failed" not in ended.output
     assert len(rows_of(tmp_path / "raw")) == 120, "the other table goes on"
+    states = {Path(one["table"]).name: one for one in read_statuses(queue)}
+    assert states["access"]["state"] == "aside" and not states["access"]["rests_until"]
+    assert states["raw"]["state"] == "ended" and states["raw"]["rests_until"]
     process = start(launch)
     process.line("access: stands aside: .*it is tried again in 1 s", seconds=START_SECONDS)
     assert {status["state"] for status in read_statuses(queue)} >= {"aside"}
@@ -298,6 +301,25 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     assert process.wait(seconds=START_SECONDS) == 0
     assert [row["offset"] for row in rows_of(access)] == wanted(120)
     whole(access, queue)
+
+
+def test_a_table_with_a_torn_log_stands_aside_under_the_name_of_its_consumer(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue = tmp_path / "queue"
+    fill(queue, 0, 3)
+    configured(tmp_path, RAW, ACCESS.replace("where", 'consumer = "night"\nwhere'))
+    drain(launch)
+    log = tmp_path / "access" / "_delta_log" / f"{0:020}.json"
+    log.write_bytes(log.read_bytes()[:-100])
+    fill(queue, 3, 3)
+    ended = start(launch, "--once")
+    assert ended.wait(seconds=START_SECONDS) == 2
+    assert "Traceback" not in ended.output
+    assert len(rows_of(tmp_path / "raw")) == 6
+    [night] = [one for one in read_statuses(queue) if one["consumer"] == "night"]
+    assert night["state"] == "aside" and "version 0 of" in night["error"]
+    assert f"access: stands aside: {night['error']}" in ended.output
 
 
 def test_a_table_that_stands_aside_is_tried_again_and_says_when_it_has_ended(

@@ -143,6 +143,9 @@ def run_bridge(options: BridgeOptions | Sequence[BridgeOptions]) -> int:
             for bridge in bridges:
                 bridge.failed(error)
             raise
+    for bridge in bridges:
+        if bridge.error is not None and not ending.wishes:
+            raise bridge.error
     return 0
 
 
@@ -198,9 +201,6 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
         for bridge in bridges:
             if bridge.fatal is not None:
                 raise bridge.fatal
-        for bridge in bridges:
-            if bridge.error is not None and not ending.wishes:
-                raise bridge.error
 
 
 @contextlib.contextmanager
