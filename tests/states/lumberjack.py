@@ -102,6 +102,10 @@ class Lumberjack(Pairing):
                     reports.append(Faulted(event.reason))
         return reports
 
+    def whole(self, side: Side) -> bool:
+        drains = side is Side.SERVER and self.reader.state is terms.Reading.DRAINING
+        return drains or super().whole(side)  # it reads nothing any more, be it half a frame
+
     def in_flight(self, side: Side) -> int:
         return self.writer.in_flight if side is Side.CLIENT else 0
 
