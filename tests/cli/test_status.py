@@ -68,11 +68,13 @@ def test_a_status_endpoint_may_be_a_unix_socket(launch: Launcher) -> None:
         told = launch.run("status", where)
         assert told.returncode == 2
         assert "there is no socket" in told.stderr and "[status] endpoint" in told.stderr
-    gateway = launch(
-        *("micromsg2", f"--endpoint={LOOPBACK}", f"--queue={queue}"),
-        *("--status=unix:page", "--status-token=token"),
-        module="twisted",
-    )
+    words = ["micromsg2", f"--endpoint={LOOPBACK}", f"--queue={queue}", "--status=unix:page"]
+    gateway = launch(*words, module="twisted")
+    gateway.line("status listening")
+    assert "PROTOCOL" in launch.run("status", "unix:page").stdout
+    assert "it shows figures alone" in launch.run("reload", "unix:page").stderr
+    gateway.kill()
+    gateway = launch(*words, "--status-token=token", module="twisted")
     gateway.line("status listening")
     for words in (["status"], ["reload"], ["broker", "ls"]):
         for where in ("unix:page", "unix:page:mode=600", str(page)):

@@ -61,7 +61,7 @@ class SocketPath:
 
 class _OverUnix(http.client.HTTPConnection):
     def __init__(self, where: str) -> None:
-        super().__init__("gateway", timeout=ANSWER_SECONDS)
+        super().__init__("localhost", timeout=ANSWER_SECONDS)
         self._where = where
 
     def connect(self) -> None:
