@@ -323,6 +323,27 @@ class Iterating:
         world.wait(1)
         self.assertEqual(there.left(), 0)
 
+    def test_who_waits_hears_that_a_service_was_stopped_and_of_more_after_a_start(
+        self: Any,
+    ) -> None:
+        there, world = self.there, self.there.world
+        if there.service is None:
+            return
+        waiting = taking(self.iterator, 1, self.taken)
+        self.stop()
+        for ended in (waiting, taking(self.iterator, 1, self.taken)):
+            self.failureResultOf(ended, ConnectionClosed, StopAsyncIteration)
+        there.service.startService()
+        if there.case.name == "mtl":
+            return  # its flows are not renewed: whoever wants more leases another
+        waiting = taking(self.iterator, 1, self.taken)
+        world.wait(1)
+        self.assertNoResult(waiting)
+        there.publish([b"0"])
+        world.wait(1)
+        self.successResultOf(waiting)
+        self.assertEqual(self.came(), [b"0"])
+
 
 def made() -> Iterator[tuple[str, type]]:
     for (protocol, verb), way in WAYS.items():

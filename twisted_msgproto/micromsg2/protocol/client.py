@@ -553,7 +553,7 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
     ) -> None:
         """``endpoint`` is one, or its string as ``connect`` takes it."""
         super().__init__(endpoint, factory, **options)
-        self.subscriptions: dict[str, Renewed] = {}
+        self.subscriptions: dict[str, Renewed] = self._renewed
 
     def send(
         self,
@@ -641,7 +641,3 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
         """Ask for no further messages to ``destination``, in any session (``MM-25``)."""
         renewed = self.subscriptions.get(destination)
         return succeed(None) if renewed is None else renewed.end()
-
-    def _renew(self, session: MicroMsg2Client) -> None:
-        for renewed in list(self.subscriptions.values()):
-            renewed._renew(session)

@@ -226,6 +226,7 @@ class ReconnectingService(Service, Generic[S]):
         self._ending = False  # … and the session has not ended yet
         self._stopping: Waiters[None] = Waiters()  # who waits for the end
         self._deadline: Any = None  # of the orderly end
+        self._renewed: dict[Any, Any] = {}  # subscriptions, which each session renews
 
     # ── what can be seen ────────────────────────────────────────────────────────────────────────
 
@@ -440,6 +441,8 @@ class ReconnectingService(Service, Generic[S]):
 
     def _renew(self, session: S) -> None:
         """A session stands: what it must know before anything else is done in it."""
+        for renewed in list(self._renewed.values()):
+            renewed._renew(session)
 
     def _isOver(self, session: S) -> bool:
         return True
@@ -468,6 +471,8 @@ class ReconnectingService(Service, Generic[S]):
         self.refusal = None
         self._retries.reset()
         self._refusals.reset()
+        for renewed in self._renewed.values():
+            renewed._resume()
         self._change(ReconnectState.DOWN)
         self._begin()
 
@@ -555,6 +560,9 @@ class ReconnectingService(Service, Generic[S]):
         stopping, self._stopping = self._stopping, Waiters()
         if self.running:  # it was started again meanwhile
             self._restart()
+        for renewed in list(self._renewed.values()):
+            if not self.running:
+                renewed._rest(ConnectionClosed("the client was stopped"))
         stopping.fire(None)  # last: whoever waited for this may start or stop it again
 
 

@@ -188,6 +188,15 @@ class Renewed(Ending):
         self.reason = self.failure = None
         self._backlog.reopen()
 
+    def _rest(self, error: Exception) -> None:
+        """The service was stopped: who iterates hears so, until it is started again."""
+        if self.reason is None:
+            self._backlog.end(error)
+
+    def _resume(self) -> None:
+        if self.reason is None:
+            self._backlog.reopen()
+
     def _ask(self, session: Any) -> Any:
         raise NotImplementedError
 

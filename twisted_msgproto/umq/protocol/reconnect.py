@@ -84,7 +84,6 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         """
         endpoint = endpoint_of(factory.clock, endpoint, webSocket=True)
         super().__init__(endpoint, factory, **options)
-        self._renewed: dict[Renewed, Renewed] = {}
         self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}
         self._callbacks: dict[str, Callable[[Request], Any]] = {}
         self._lastCallback = 0
@@ -256,8 +255,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
             session.link.calls.register(function, id)
         for name, (value, attachments) in self._attributes.items():
             session.setAttribute(name, value, attachments).addErrback(self._notRenewed, name)
-        for renewed in list(self._renewed):
-            renewed._renew(session)
+        super()._renew(session)
 
     def _notRenewed(self, failure: Failure, name: str) -> None:
         if not failure.check(ConnectionClosed):
