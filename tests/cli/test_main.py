@@ -155,6 +155,7 @@ def test_the_help_of_a_sub_command_waits_for_no_large_package(launch: Launcher) 
         (["send", "umq", "--timeout", "0"], "a number of seconds, more than 0, is expected"),
         (["send", "umq", "--timeout", "nan"], "a number of seconds, more than 0, is expected"),
         (["send", "umq", "--property", "=x"], "KEY=VALUE is expected, not '=x'"),
+        (["bench", "umq", "--size", "0"], "is expected, not '0'"),
         (["queue", "tail", "q", "-n", "-1"], "a whole number from 0 on is expected, not '-1'"),
         (["queue"], "msgproto queue: Missing command"),
         (["init", "x", "--instances", "65"], "a whole number from 1 to 64 is expected, not '65'"),
@@ -230,6 +231,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
         (["queue", "t"], ["tail", "trim"]),
         (["queue", "tail", "--protocol", "um"], ["umq"]),
         (["queue", "ls", "my"], ["(a path)"]),
+        (["gatway", "--c"], []),
+        (["queue", "tal", "--f"], []),
     ],
     ids=" ".join,
 )

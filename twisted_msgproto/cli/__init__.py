@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from twisted_msgproto import __version__
@@ -79,8 +80,6 @@ class SubCommands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
         command: click.Command = importlib.import_module(f"{__name__}.{name}").run
         return command
 
@@ -187,7 +186,9 @@ def chosen(words: Sequence[str]) -> int:
     if COMPLETING in os.environ:
         from click.shell_completion import shell_complete
 
-        return shell_complete(msgproto, {}, "msgproto", COMPLETING, os.environ[COMPLETING])
+        with suppress(click.UsageError):  # a word before it is mistyped: nothing is offered
+            return shell_complete(msgproto, {}, "msgproto", COMPLETING, os.environ[COMPLETING])
+        return 0
     name = f"msgproto {words[0]}" if words else "msgproto"
     try:
         with msgproto.make_context("msgproto", list(words) or ["--help"]) as context:
