@@ -239,6 +239,7 @@ def test_what_a_disk_does_not_keep_is_not_said_to_be_done(
         assert [one.bytes for one in stopped.peek("tests", "q", 1)] == [1]
         with pytest.raises(QueueError, match="is for dead letters"):
             stopped.requeue("tests", "q", "x.dead")
+        assert stopped.requeue("tests", "q", "q") == 2
         assert shown.oldest == peeked[0].received_at == NOW * 1e6
 
         def broken(*arguments: object) -> None:

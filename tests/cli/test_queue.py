@@ -73,6 +73,9 @@ def test_ls_shows_segments_offsets_and_consumers(directory: Path) -> None:
     assert facts["consumers"] == {"spark": 5}
     assert facts["bytes"] == sum(sizes)
     assert [part["begin"] for part in facts["segments"]] == [0, 2, 4, 6, 8]
+    (directory / f"{8:020d}.segment").unlink()
+    QueueWriter(directory).close()
+    assert "published messages were lost 1 times\n" in msgproto("queue", "ls", directory)
 
 
 def test_of_several_queues_in_a_directory_each_is_shown_below_its_name(tmp_path: Path) -> None:
@@ -96,6 +99,7 @@ def test_a_queue_is_looked_into_while_it_is_locked(directory: Path) -> None:
     error = msgproto("queue", "trim", directory, status=2)
     assert error.count("\n") == 1
     assert "open for writing already (process" in error
+    assert ": in use: " in msgproto("queue", "mend", directory)
     writer.close()
 
 

@@ -111,6 +111,13 @@ def test_a_line_above_a_limit_is_for_the_operator_to_change(
     assert lines[0].startswith("msgproto send: 1 of 2 messages were acknowledged: message 2: ")
 
 
+def test_pythons_developer_mode_shows_the_traceback(launch: Launcher) -> None:
+    words = ["-m", "twisted_msgproto", "send", "sabc", "tcp:127.0.0.1:1", "--count=1"]
+    shown = launch.command([sys.executable, "-X", "dev", *words])
+    assert shown.wait() == 1
+    assert "Traceback" in shown.output
+
+
 def test_a_call_has_a_deadline_too(launch: Launcher) -> None:
     server = launch("umq", "-e", LOOPBACK, module="twisted")
     url = server.address("umq").replace("tcp:", "ws://")
@@ -461,6 +468,7 @@ NOBODY = NO_MORE.replace("more", "message")
         ([], 0, False, ""),
         (["--count=2"], 1, False, "1 of 2 messages came: the server ended it"),
         (["--count=2"], 2, False, ""),
+        (["--count=2", "--timeout=3"], 2, False, ""),
         (["--timeout=3"], 1, False, ""),
         (["--timeout=3"], 0, False, NOBODY),
         (["--timeout=3"], 0, True, "no message came within 3 s"),

@@ -112,6 +112,8 @@ def test_watch_shows_the_figures_again_until_it_is_interrupted(
 
     monkeypatch.setattr(status.time, "sleep", sleep)
     assert main(["status", "--watch"]) == 1
+    monkeypatch.setattr(GatewayBroker, "figures", lambda gateway: told[-1])
+    assert json.loads(msgproto("status", "--json", status=1)) == told[-1]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,8 +76,11 @@ def test_all_are_shown_of_more_than_are_read_at_once(
     made = QueueWriter(tmp_path / "q")
     for first in range(0, 3000, 100):
         put(made, batch(first, 100))
+    put(made, MessageBatch("lumberjack", "data", 0, count=1, fields=[{"a": "ü\n"}]))
     made.close()
-    assert offsets(shown(capsys, str(tmp_path / "q"), "-n", "2500")) == list(range(500, 3000))
+    lines = shown(capsys, str(tmp_path / "q"), "-n", "2500")
+    assert offsets(lines) == list(range(501, 3001))
+    assert lines[-1].endswith('\t{"a": "ü\\n"}')
 
 
 def test_messages_are_chosen_by_protocol_and_destination(
@@ -133,6 +137,42 @@ def test_what_was_removed_meanwhile_is_named_and_passed_over(
     assert [offset for offset, _ in tail.more()] == [43, 44, 45]
     assert said == ["offsets 40 to 43 were removed before they were shown"]
     assert [offset for offset, _ in tail.more()] == []
+
+
+def test_what_is_removed_while_the_last_are_looked_for_is_left_out(
+    writer: QueueWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.close()
+    reader = QueueReader(tmp_path / "q")
+    reader.commit("all", 38)
+    begin = QueueReader.begin
+
+    def late(self: QueueReader) -> int:
+        found = begin(self)
+        msgproto("queue", "trim", tmp_path / "q")
+        return found
+
+    monkeypatch.setattr(QueueReader, "begin", late)
+    assert [offset for offset, _ in Tail(reader, lambda *_: True, print).last(9)] == [38, 39]
+
+
+def test_a_queue_restored_from_a_copy_is_followed_from_its_end(
+    writer: QueueWriter, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    shutil.copytree(tmp_path / "q", tmp_path / "copy")
+    put(writer, batch(50, 3))
+    writer.close()
+    tail = Tail(QueueReader(tmp_path / "q"), lambda *_: True, said.append)
+    assert [offset for offset, _ in tail.last(1)] == [42]
+    shutil.rmtree(tmp_path / "q")
+    (tmp_path / "copy").rename(tmp_path / "q")
+    assert list(tail.more()) == []
+    assert said == ["the queue ends at offset 40 now: messages above it were lost"]
+    writer = QueueWriter(tmp_path / "q")
+    put(writer, batch(60))
+    writer.close()
+    assert [offset for offset, _ in tail.more()] == [40]
 
 
 def test_damage_is_named_and_passed_over(writer: QueueWriter, tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ class StoppedBroker:
         from ..net.broker.forms import texts_of
         from ..net.site.queue_view import MessageShown
 
-        rows = self._of(space, name)
+        rows = self._queues[QueueName(space, name)]
         assert self._state is not None
         message_ids = rows.message_ids[:count].tolist()
         loaded = self._state.load(message_ids)
@@ -190,17 +190,17 @@ class StoppedBroker:
         ]
 
     def purge(self, space: str, name: str) -> int:
-        message_ids = self._of(space, name).message_ids.tolist()
+        message_ids = self._queues[QueueName(space, name)].message_ids.tolist()
         assert self._state is not None
         self._state.settle(message_ids)
         self._flush()
         return len(message_ids)
 
     def requeue(self, space: str, name: str, to: str) -> int:
-        message_ids = self._of(space, name).message_ids.tolist()
+        message_ids = self._queues[QueueName(space, name)].message_ids.tolist()
         other = QueueName(space, to)
         if to.endswith(DEAD):
-            raise _no_such_queue(f"{to!r} is for dead letters: nothing is put there by hand")
+            raise QueueError(f"{to!r} is for dead letters: nothing is put there by hand")
         assert self._state is not None
         if other not in self._queues:
             self._state.declare({other: self._state.end})
@@ -215,18 +215,6 @@ class StoppedBroker:
             self._state.flush()
         except OSError as error:
             raise QueueError(f"cannot write what was changed: {error}") from None
-
-    def _of(self, space: str, name: str) -> Waiting:
-        rows = self._queues.get(QueueName(space, name))
-        if rows is None:
-            raise _no_such_queue(f"there is no queue {name!r} in the space {space!r}")
-        return rows
-
-
-def _no_such_queue(text: str) -> QueueError:
-    from ..net.site.queue_view import NoSuchQueue
-
-    return NoSuchQueue(text)
 
 
 def _report(line: str) -> None:

@@ -216,19 +216,8 @@ def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         nonlocal interrupted
         interrupted = not outcome
         left: Deferred[Any] = Deferred()
-
-        def leave(_: object = None) -> None:
-            if not left.called:
-                left.callback(None)
-
-        def abandon() -> None:
-            running.cancel()
-            leave()
-
-        # Before the cancelling: it may end at once.
-        running.addBoth(leave)
-        abandoned = reactor.callLater(STOP_SECONDS, abandon)
-        left.addCallback(lambda _: abandoned.active() and abandoned.cancel())
+        left.addTimeout(STOP_SECONDS, reactor, lambda *_: None)
+        running.addBoth(left.callback)  # before the cancelling: it may end at once
         running.cancel()
         return left
 
@@ -244,5 +233,4 @@ def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
     result = outcome[0]
     if isinstance(result, Failure):
         result.raiseException()
-        raise AssertionError("unreachable")
     return result

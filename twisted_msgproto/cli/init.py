@@ -536,8 +536,7 @@ def steps_of_instances(
 ) -> Iterator[str]:
     yield from first_user(directory, protocols, names)
     left_out = [name for name in registry.PROTOCOLS if name not in protocols and refusal(name)]
-    if left_out:
-        yield f"It serves no {', '.join(left_out)}, which cannot share a port."
+    yield f"It serves no {', '.join(left_out)}, which cannot share a port."
     yield f"Instance NUMBER has the queue {queue}/NUMBER"
     yield f"and the page http://127.0.0.NUMBER:{STATUS_PORT}.  One bridge lands all queues."
     yield ""

@@ -49,7 +49,7 @@ class Lines:
         self._tailBytes = 0
         self._ended = False
         self._fault: str | None = None  # why the input ends where it does
-        self._waiting: Deferred[None] | None = None
+        self._waiting: Deferred[None]
 
     async def some(self, most: int) -> list[bytes]:
         """1 … ``most`` messages as soon as any is there; an empty list at the end.
@@ -109,14 +109,11 @@ class Lines:
         self._wake()
 
     def _cancelled(self, waiting: Deferred[None]) -> None:
-        self._waiting = None
         self._reactor.removeReader(self)
 
     def _wake(self) -> None:
         self._reactor.removeReader(self)
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.callback(None)
+        self._waiting.callback(None)
 
     def _fed(self, data: bytes) -> None:
         if not data:

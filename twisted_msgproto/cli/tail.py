@@ -178,8 +178,9 @@ class Tail:
                         batch.column("destination").to_pylist(),
                     )
                     places += compress(batch.column("offset").to_pylist(), wanted)
-            except QueueMismatch:  # it was trimmed meanwhile: nothing older is there
-                return found[0] if found else self._queue.begin()
+            except QueueMismatch:  # it was trimmed meanwhile
+                lo = hi
+                continue
             found = places + found
         return found[-count]
 

@@ -69,7 +69,7 @@ class Attempt(Generic[T]):
         return await self._running
 
     def give_up(self) -> None:
-        if not self.given_up and not self._over:
+        if not self.given_up:
             self._give_up()
 
     def _give_up(self) -> None:
@@ -96,14 +96,13 @@ class Patience:
         self._outstanding = 0
         self._due = self._due_most = 0.0
         self._timer: Any = None
-        self._attempt: Attempt[Any] | None = None
+        self._attempt: Attempt[Any]
         self._taken_at: Callable[[float], float] = lambda now: 0.0
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work``; raises TimedOut when the peer's time is over, else as ``work`` does."""
         self._moved()
-        attempt = Attempt(self._clock, work, GOODBYE_SECONDS)
-        self._attempt = attempt
+        self._attempt = attempt = Attempt(self._clock, work, GOODBYE_SECONDS)
         try:
             return await attempt.result()
         except CancelledError:  # any other error: the protocol knows better what is wrong
@@ -134,7 +133,7 @@ class Patience:
             return  # the next line begins it anew
         if left > 0:
             self._timer = self._clock.callLater(left, self._look)
-        elif self._attempt is not None:
+        else:
             self._attempt.give_up()
 
     # ── what ``send`` calls ─────────────────────────────────────────────────────────────────────
@@ -205,12 +204,8 @@ class Reader:
         return "msgproto recv"
 
     def doRead(self) -> None:
-        self._broken()
+        self.stop()
+        self._gone()
 
     def connectionLost(self, reason: Failure) -> None:
-        self._broken()
-
-    def _broken(self) -> None:
-        if self._watching:
-            self.stop()
-            self._gone()
+        self.doRead()
