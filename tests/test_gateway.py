@@ -604,6 +604,8 @@ def test_a_key_that_is_of_all_servers_is_told_with_its_place__RD_27(key: str, re
         ("systemd:INET:index=7", "no socket of this index or name was passed to this process"),
         ("systemd:INET:name=web", "no socket of this index or name was passed to this process"),
         ("haproxy:", "there is no kind ''"),
+        ("haproxy", "haproxy: stands in front of another endpoint"),
+        ("systemd:INET", "Specify exactly one of descriptor index or name; it is written"),
         ("haproxy:tcp:x", "port is a number"),
         ("tpc:0", "there is no kind 'tpc' (did you mean 'tcp'?); known: tcp, tcp6, tls, ssl, mtls"),
         ("udp:0", "there is no kind 'udp'"),

@@ -329,6 +329,7 @@ NO_HEADERS = [
     (b"PROXY TCP4 a b c d\r\n",),
     (b"PROXY TCP4 192.0.2.9 192.0.2.1 1\r\n",),
     (b"PROXY TCP4 \xff 192.0.2.1 1 2\r\n",),
+    (b"PROXY TCP4 192.0.2.9 192.0.2.1 65536 2\r\n",),
     (b"PROXY TCP9 a b 1 2\r\n",),
     (b"PROXY TC", b"P4 a b c d\r\n"),
     (b"PROXY " + b"x" * 300,),

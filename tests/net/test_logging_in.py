@@ -564,12 +564,20 @@ def test_addresses_that_a_name_is_known_from_are_bounded() -> None:
     addresses = list(others(50))
     for address in addresses:
         town.enter(address, "roams")
-    for address in (HERE, addresses[0], addresses[-1]):
-        town.fail(address, "x", 5)
-    waits = [
-        town.wait_of(town.arrive(address, name, right=True))
-        for address, name in ((HERE, "me"), (addresses[-1], "roams"), (addresses[0], "roams"))
-    ]
+    pairs = [(HERE, "me"), *[(addresses[-number], "roams") for number in (1, 16, 17)]]
+    for address, _ in pairs:
+        town.fail(address, f"x of {address}", 5)
+    waits = [town.wait_of(town.arrive(*pair, right=True)) for pair in pairs]
+    assert waits == [0, 0, 0, pytest.approx(1)]
+
+
+def test_pairs_that_are_known_are_bounded() -> None:
+    """NB-05: the one that logged in longest ago makes room, and then its name is forgotten, too."""
+    town = Town()
+    for number in range(10_001):
+        town.enter(HERE, f"n{number}")
+    town.fail(HERE, "x", 5)
+    waits = [town.wait_of(town.arrive(HERE, f"n{n}", right=True)) for n in (10_000, 1, 0)]
     assert waits == [0, 0, pytest.approx(1)]
 
 
@@ -658,16 +666,22 @@ def test_the_right_password_gets_in_whatever_others_do(
 class Files(TestCase):
     async def test_what_shows_no_password_is_checked_against_plain_ones_alone(self) -> None:
         file = Path(self.mktemp())
-        file.write_text("old:plain\n")
+        hashed = "SCRAM-SHA-256${}:{}$YQ==:YQ=="
+        lines = {f"{n}": hashed.format(n, "YQ==") for n in (0, 1, 10_000_000, 10_000_001)}
+        lines |= {"odd": hashed.format(1, "Y==="), "old": "plain"}
+        file.write_text("".join(f"{name}:{secret}\n" for name, secret in lines.items()))
         checker = PasswordFile(file)
         self.assertTrue(ICredentialsChecker.providedBy(checker))
-        for user, secret, fits in (("old", b"plain", 1), ("old", b"x", 0), ("nobody", b"plain", 0)):
+        tries = [
+            (name, secret.encode(), name not in ("1", "10000000")) for name, secret in lines.items()
+        ]
+        for user, secret, fits in (*tries, ("old", b"x", False), ("nobody", b"plain", False)):
             shown = CramMD5Credentials()
             challenge = shown.getChallenge()
             shown.username = user.encode()
             shown.response = hmac.new(secret, challenge, "md5").hexdigest().encode()
             if fits:
-                self.assertEqual(await checker.requestAvatarId(shown), b"old")
+                self.assertEqual(await checker.requestAvatarId(shown), user.encode())
             else:
                 with self.assertRaises(UnauthorizedLogin):
                     await checker.requestAvatarId(shown)

@@ -32,7 +32,9 @@ from twisted_msgproto.net import gateway as net_gateway
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.net.site.client import GatewayBroker
+from twisted_msgproto.net.site.queue_view import NoSuchQueue
 from twisted_msgproto.registry import load
+from twisted_msgproto.testing import SafeSink
 
 reactor: Any = installed
 SERVERS = {
@@ -40,6 +42,10 @@ SERVERS = {
     "mtl": ("tcp://127.0.0.1:*", mtl),
 }
 NAMESPACE = ("--broker-namespace", "shop")
+
+
+def another(gateway: Gateway) -> SafeSink:
+    return SafeSink()
 
 
 class Shared(TestCase):
@@ -133,6 +139,8 @@ class Shared(TestCase):
         shown = await deferToThread(broker.peek, "micromsg2", "orders", 5)
         self.assertEqual([message.body for message in shown], [b"1", b"2"])
         self.assertEqual(shown[0].fields, {"market": "Teu"})
+        with self.assertRaisesRegex(NoSuchQueue, "'x.dead' is for dead letters"):
+            await deferToThread(broker.requeue, "micromsg2", "orders", "x.dead")
         self.assertEqual(await deferToThread(broker.requeue, "micromsg2", "orders", "later"), 2)
         self.assertEqual(await deferToThread(broker.purge, "mtl/msgproto/queue", "bills"), 1)
         found = await deferToThread(broker.queues)
@@ -193,6 +201,7 @@ class Shared(TestCase):
         for words, says in (
             (("--limit", "queue-messages=7"), "queue-messages=10000, and it is 7 here"),
             (("--queue-full", "dead-letter"), "has queue-full='wait', and not 'dead-letter'"),
+            (("--sink", f"{__name__}:another"), "stores its messages in another sink"),
         ):
             with self.assertRaisesRegex(ConfigurationError, says):
                 self.serve(micromsg2=NAMESPACE, mtl=(*NAMESPACE, *words))

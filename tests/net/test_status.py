@@ -418,6 +418,8 @@ class Rules(SynchronousTestCase):
                 Gateway(Clock()).showStatus(endpoint, token)
 
     def test_a_token_is_not_short_and_its_file_is_there(self) -> None:
+        with self.assertRaisesRegex(ConfigurationError, "token is given, and no status endpoint"):
+            Gateway(Clock()).showStatus(None, "nowhere")
         with self.assertRaisesRegex(ConfigurationError, "cannot read the token file"):
             Gateway(Clock()).showStatus(LOOPBACK, "nowhere")
         file = Path(self.mktemp())

@@ -258,8 +258,6 @@ def check_directory(description: str) -> None:
     directory = tls_directory(description)
     if directory is None:
         return
-    if not os.path.isdir(directory):
-        raise ConfigurationError(f"there is no directory {directory!r}")
     if not certificates_of(directory):
         raise ConfigurationError(
             f"the directory {directory!r} has no file NAME.pem with a key and its certificate for a"

@@ -122,10 +122,6 @@ class Link:
     _timer: Any = None  # the call that advances the machine
     _timerAt = inf  # when it comes
 
-    @property
-    def gone(self) -> bool:
-        return self._gone
-
     def __init__(self, protocol: Any) -> None:
         """``protocol`` has its ``factory``; nothing happens before :meth:`connect`."""
         self.protocol = protocol

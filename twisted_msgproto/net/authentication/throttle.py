@@ -172,9 +172,6 @@ class Buckets:
         self._buckets: OrderedDict[object, Bucket] = OrderedDict()
         self._poor_until = -inf  # until then a new one may be one that had to make room
 
-    def __len__(self) -> int:
-        return len(self._buckets)
-
     def of(self, key: object, now: float) -> Bucket:
         """Return the bucket of ``key``; a new one is full, unless it may have made room just
         now.
@@ -220,9 +217,6 @@ class KnownPairs:
     def __init__(self) -> None:
         self._names: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
         self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
 
     def find(self, place: str, name: str, now: float) -> Known | None:
         known = self._names[name].get(place) if name in self._names else None
