@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from tests.tools.certificates import Authority
 from tests.tools.processes import Launcher
 from twisted_msgproto.extend import MsgprotoServerFactory
-from twisted_msgproto.net.logs import LOGINS, JsonLog
+from twisted_msgproto.net.logs import FAULTS, LOGINS, JsonLog
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 SOURCE = "twisted_msgproto.test"
@@ -278,3 +278,17 @@ def test_one_topic_does_not_hide_another__NB_09(lines: list[str]) -> None:
         server.says("192.0.2.1")
     server.says("192.0.2.1", topic=LOGINS)
     assert len(lines) == LINES_MAX + 1
+
+
+def test_each_topic_is_summed_up_in_its_own_time__NB_09(lines: list[str]) -> None:
+    server = Server()
+    server.says("192.0.2.1")
+    server.time.advance(10)
+    for topic in (LOGINS, FAULTS):
+        for _ in range(LINES_MAX + 1):
+            server.says("192.0.2.1", topic=topic)
+    for seconds, sums in ((49.9, []), (0.1, ["2"]), (9.9, []), (0.1, ["1"])):
+        lines.clear()
+        server.time.advance(seconds)
+        assert [line.split()[3] for line in lines] == sums
+    assert server.time.getDelayedCalls() == []

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.net.gateway import Gateway, ListeningService
+from twisted_msgproto.net.site import figures as site_figures
 from twisted_msgproto.net.site import http as site_http
 from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.net.site.queue_figures import read_figures, safe_and_landing
@@ -209,6 +211,26 @@ class Figures(Served):
             self.assertEqual((answer["found"], len(answer["sessions"])), (wanted, wanted), query)
             self.assertEqual(answer["sessions_total"], 3)
 
+    async def test_a_disk_that_hangs_is_told_and_not_asked_twice(self) -> None:
+        self.patch(site_figures, "QUEUE_SECONDS", 0.01)
+        self.patch(site_figures, "KEPT_SECONDS", 0.0)
+        await self.serve()
+        await self.put(3)
+        hangs, asked = threading.Event(), []
+
+        def read(*arguments: Any) -> Any:
+            asked.append(hangs.wait(60))
+            return read_figures(*arguments)
+
+        self.patch(site_figures, "read_figures", read)
+        for _ in range(2):
+            queue = (await self.figures())["queue"]
+            self.assertEqual(queue["unreadable"], "the disk does not answer within 3 s")
+            self.assertEqual(queue["end_offset"], 3)
+        hangs.set()
+        while (await self.figures())["queue"]["unreadable"]:
+            self.assertEqual(asked, [True] * len(asked))
+
     async def test_without_a_queue_nothing_is_called_safe(self) -> None:
         await self.serve(queue=False)
         figures = await self.figures()
@@ -235,6 +257,9 @@ class Figures(Served):
         await peer.until(ACK)
         [factory] = self.gateway.factories
         factory.counters["seen"] += 3  # as a class of a user's does
+        factory.counters["seen:late"] += 5
+        factory.counters["no name"] += 1
+        self.gateway.factories *= 2  # two servers of a protocol are added up
         status, body, _ = await self.get("/metrics")
         self.assertEqual(status, 200, body)
         families = {one.name: one for one in text_string_to_metric_families(body.decode())}
@@ -249,11 +274,13 @@ class Figures(Served):
         latency = families["msgproto_acknowledgement_seconds"]
         self.assertEqual(latency.type, "histogram")
         counts = [one.value for one in latency.samples if one.name.endswith("_bucket")]
-        self.assertEqual((counts, counts[-1]), (sorted(counts), 1))
+        self.assertEqual((counts, counts[-1]), (sorted(counts), 2))
         came = ("msgproto_protocol_accepted_connections_total", (("protocol", "lumberjack"),))
-        self.assertEqual(samples.get(came), 1, [one for one in samples if "_protocol_" in one[0]])
+        self.assertEqual(samples.get(came), 2, [one for one in samples if "_protocol_" in one[0]])
         own = ("msgproto_protocol_seen_total", (("protocol", "lumberjack"),))
-        self.assertEqual(samples.get(own), 3)
+        self.assertEqual(samples.get(own), 6)
+        late = (("protocol", "lumberjack"), ("reason", "late"))
+        self.assertEqual(samples.get(("msgproto_protocol_seen_by_reason_total", late)), 10)
         lag = ("msgproto_queue_consumer_behind_messages", (("consumer", "spark"), ("table", "")))
         self.assertIn(lag, samples)
         for family in families.values():
@@ -303,8 +330,11 @@ class Page(Served):
         await peers[0].until(b"data: {")
         # Nor do 32 pages that never read keep others out for good.
         self.patch(site_http, "STALLED_SECONDS", 0.0)
+        first = next(iter(self.site._events._listeners.values()))
+        first.pauseProducing()
+        first.resumeProducing()
         self.assertEqual((await self.get("/events"))[0], 503, "they read")
-        next(iter(self.site._events._listeners.values())).pauseProducing()
+        first.pauseProducing()
         newcomer = await self.peer(self.port)
         newcomer.transport.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # type: ignore[union-attr]
         await newcomer.until(b"data: {")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from inspect import signature
 from os import PathLike, fspath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeAlias, TypeVar, cast
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
 from twisted.internet.endpoints import wrapClientTLS
@@ -191,10 +191,8 @@ class Connecting(Generic[C]):
         client.link.whenGone().addCallback(lambda _: shutdown.forget())
         return client
 
-    def _no_session(self, result: Any, seconds: float) -> Any:
-        if isinstance(result, Failure):
-            raise TimedOut(f"{self._prefix}there was no session within {seconds:g} s (timeout)")
-        return result
+    def _no_session(self, _: object, seconds: float) -> NoReturn:
+        raise TimedOut(f"{self._prefix}there was no session within {seconds:g} s (timeout)")
 
     async def __aexit__(
         self,

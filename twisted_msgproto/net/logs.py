@@ -102,10 +102,6 @@ class _Window:
     addresses: OrderedDict[str, _Address] = field(default_factory=OrderedDict)
     others: int = 0  # lines not written, of addresses that are not remembered any more
 
-    @property
-    def unwritten(self) -> bool:
-        return self.others > 0 or any(one.unwritten for one in self.addresses.values())
-
 
 class PeerLog:
     """The log of what peers did, with a limited number of lines for each address."""
@@ -176,8 +172,7 @@ class PeerLog:
         now = self.clock.seconds()
         self.sum_up(now)
         for window in self._windows.values():
-            if window.unwritten:
-                self._come_back(window.until, now)
+            self._come_back(window.until, now)
 
     def _write_sums(self, topic: Topic, window: _Window) -> None:
         unwritten = [(who, one.unwritten) for who, one in window.addresses.items() if one.unwritten]

@@ -325,9 +325,8 @@ class Events(Resource):
             return b"%d pages listen already\n" % LISTENERS_MAX
         request.setHeader(b"content-type", b"text/event-stream; charset=utf-8")
         request.setHeader(b"cache-control", b"no-store")
-        channel: Any = request.channel
-        if hasattr(channel, "setTimeout"):
-            channel.setTimeout(None)  # a page says nothing; that it is gone is seen when we write
+        # A page says nothing; that it is gone is seen when we write.
+        request.channel.setTimeout(None)
         self._listeners[request] = _Listener(request, self._reactor.seconds)
         request.notifyFinish().addBoth(self._gone, request)
         request.write(b"retry: 2000\n\n")
@@ -374,6 +373,3 @@ class Events(Resource):
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener.end()
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
