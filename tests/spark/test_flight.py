@@ -325,6 +325,9 @@ def test_without_the_token_nothing_is_told(queue: Path, tmp_path: Path) -> None:
             with pytest.raises(QueueError, match="it wants its token") as caught:
                 FlightQueue(served.location, token_file=token_file)
             assert "sesame" not in str(caught.value)
+        stale = FlightQueue(served.location, token_file=str(wrong), queue_id=identity(queue))
+        with pytest.raises(QueueError, match="it wants its token"):
+            next(iter(stale.read(0, 5)))
         with pytest.raises(ConfigurationError, match="cannot read the token file /nowhere: No su"):
             FlightQueue(served.location, token_file="/nowhere")
 
@@ -367,7 +370,7 @@ def test_no_file_but_the_token_for_this_address_is_sent_to_who_asks_for_it(tmp_p
     """A stranger who listens at the address names another file of this user's."""
     with Stranger() as stranger:
         location, name = f"grpc://127.0.0.1:{stranger.port}", f"flight-{stranger.port}.token"
-        names = (name, "id_ed25519", "flight-1.token", "missing", f"{name}/directory")
+        names = (name, "id_ed25519", "flight-1.token", "missing", f"{name}/directory", f"no/{name}")
         (tmp_path / name).write_text(f"{location}1/secret")
         (tmp_path / "id_ed25519").write_text(f"{location}/secret")
         (tmp_path / "flight-1.token").write_text(f"{location}/secret")

@@ -342,14 +342,23 @@ def test_a_hung_gateway_does_not_hold_up_the_end_nor_others_marks__TB_10() -> No
     hung.hangs.set()
 
 
-def test_marks_are_sent_though_a_report_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KeyError("a fault of ours"), "its status is not reported: KeyError: 'a fault of ours'"),
+        (OSError("a full disk"), None),
+    ],
+)
+def test_marks_are_sent_though_a_report_fails(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, line: str | None
+) -> None:
     """Their thread ended then: what had landed stayed on the gateways' disks for ever."""
     monkeypatch.setattr("twisted_msgproto.spark.gateways.MARKS_SECONDS", 0.01)
     queue, said, reports = FakeQueue("a"), list[str](), threading.Semaphore(0)
 
     def report() -> None:
         reports.release()
-        raise KeyError("a fault of ours")
+        raise error
 
     marks = Marks("night", {"a": queue}.get, report, said.append)
     marks.start()
@@ -358,7 +367,7 @@ def test_marks_are_sent_though_a_report_fails(monkeypatch: pytest.MonkeyPatch) -
     marks.want({"a": Landed(5)})
     assert queue.committing.wait(FOREVER)
     marks.finish(FOREVER)
-    assert said == ["bridge: its status is not reported: KeyError: 'a fault of ours'"]
+    assert said == ([f"bridge: {line}"] if line else [])
 
 
 def test_a_queue_in_anothers_place_is_sent_no_mark_of_it__TB_07(

@@ -656,6 +656,25 @@ def test_a_commit_which_fails_commits_the_same_files_again(
     assert said == ["bridge: no answer; the same files are committed again"] * 2
 
 
+@pytest.mark.parametrize("runner_fails", [True, False])
+def test_a_signal_while_a_batch_fails_ends_it_and_the_next_start_lands_all(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch, runner_fails: bool
+) -> None:
+    said, opened = list[str](), Table.create(table, TABLE_SCHEMA)
+
+    def fail(*words: Any, **options: Any) -> Any:
+        loop.stop.set()
+        raise TableError("no answer")
+
+    runner = fail if runner_fails else run_here
+    loop = loop_over(opened, [queue], pace=Pace(trigger=0), runner=runner, say=said.append)
+    monkeypatch.setattr(opened, "commit", fail)
+    loop.run()
+    assert len(said) == (not runner_fails)
+    drain(table, [queue])
+    exactly(table, queue)
+
+
 def test_rows_that_others_erase_while_it_runs_are_told(
     table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -688,6 +707,14 @@ def test_a_checkpoint_which_fails_does_not_end_the_bridge(table: Path, queue: Pa
     assert said == [
         "bridge: cannot write a checkpoint: No space left on device; it is tried again later"
     ]
+
+    def changed() -> None:
+        raise Overtaken("by another bridge")
+
+    opened.maintain = changed  # type: ignore[method-assign]
+    write(queue, messages(1500, 10))
+    with pytest.raises(Overtaken):
+        drain(opened, [queue], maintenance=Maintenance(Run.new(), said.append))
 
 
 class Faulty(OSDisk):

@@ -153,6 +153,11 @@ def test_without_a_cache_a_private_directory_serves_always_the_same(
     home.parent.chmod(0o777)
     with pytest.raises(ConfigurationError, match="remove it, or set TMPDIR to another directory"):
         java.write_wrapper(own, tmp_path / "file" / "cache")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(
+        ConfigurationError, match=r"\(Not a directory\): set TMPDIR to one that can"
+    ):
+        java.write_wrapper(own, tmp_path / "file" / "cache")
     (tmp_path / "another").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "another"))
     java.write_wrapper(own, tmp_path / "file" / "cache")

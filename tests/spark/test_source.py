@@ -450,7 +450,8 @@ def test_a_stream_begins_where_the_options_say(timed: Path, queue: Path) -> None
     for given, offset in ((23, 23), (-2, 0), (-1, 100), (100, 100)):
         assert begun(timed, startingOffsets=json.dumps({name: given})) == offset
     assert begun(timed, startingOffsets="{}") == 0
-    for moment in (1_004_000, 1_003_001, "1970-01-01T00:16:44Z", "1970-01-01T01:16:44+01:00"):
+    times = ("1970-01-01T00:16:44Z", "1970-01-01T01:16:44+01:00", "1970-01-01T00:16:44")
+    for moment in (1_004_000, 1_003_001, *times):
         assert begun(timed, startingTimestamp=moment) == 40
     assert begun(timed, startingTimestamp=0, startingOffsets="latest") == 0
     assert begun(timed, startingOffsetsByTimestamp=json.dumps({name: 1_009_000})) == 90
@@ -462,6 +463,8 @@ def test_what_the_queue_does_not_have_is_one_line_or_its_end(timed: Path) -> Non
     late = {"startingTimestamp": "1970-01-01T00:16:49.001Z"}
     with pytest.raises(ConfigurationError, match=r"no row .* after 1970-01-01T00:16:49\.001Z"):
         begun(timed, **late)
+    with pytest.raises(ConfigurationError, match=f"no row .* after {10**15} ms"):
+        begun(timed, startingTimestamp=10**15)
     assert begun(timed, **late, startingOffsetsByTimestampStrategy="latest") == 100
     beyond = json.dumps({identity(timed): 101})
     with pytest.raises(QueueMismatch, match=r"asks for offset 101 .* which has 0 to 100"):

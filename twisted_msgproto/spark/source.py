@@ -69,9 +69,6 @@ class QueueRange(InputPartition):
     def __init__(self, part: Range) -> None:
         self.part = part
 
-    def __repr__(self) -> str:
-        return f"QueueRange({self.part!r})"
-
 
 def read_range(
     partition: InputPartition, wanted: pc.Expression | None = None

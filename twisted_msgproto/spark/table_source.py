@@ -144,9 +144,6 @@ class TableFiles(InputPartition):
     def __init__(self, files: Sequence[TableFile]) -> None:
         self.files: list[TableFile] = list(files)
 
-    def __repr__(self) -> str:
-        return f"TableFiles({[file.path for file in self.files]!r})"
-
 
 class TableReader(DataSourceReader):
     def __init__(self, options: TableOptions, schema: StructType) -> None:
