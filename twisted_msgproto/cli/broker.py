@@ -174,7 +174,7 @@ class StoppedBroker:
         assert self._state is not None
         message_ids = rows.message_ids[:count].tolist()
         loaded = self._state.load(message_ids)
-        if loaded.error is not None and loaded.unread:
+        if loaded.error is not None:
             raise loaded.error
         arrived = dict(zip(message_ids, rows.arrived[:count], strict=True))
         return [

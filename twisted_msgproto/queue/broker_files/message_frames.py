@@ -184,6 +184,7 @@ class Loaded:
     unread: list[int] = field(default_factory=list)
     """The first of these ids cannot be read now; ask for all of them again."""
     error: OSError | QueueError | None = None
+    """Why some are ``unread``."""
 
 
 class Indexed:

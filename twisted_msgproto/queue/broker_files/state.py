@@ -289,8 +289,8 @@ class BrokerState:
         loaded.unread, loaded.unreadable = sorted(unread), sorted(missing - unread)
         loaded.messages += found.messages
         loaded.messages.sort(key=lambda message: message.message_id)
-        loaded.error = loaded.error or found.error
-        if loaded.error is not None and unread:
+        loaded.error = (loaded.error or found.error) if unread else None
+        if loaded.error is not None:
             line = f"broker: {READING} cannot be read now: {loaded.error}; trying again"
             if isinstance(loaded.error, OSError) and loaded.error.errno == errno.EIO:
                 line += f"; {REMEDY}"
