@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -51,6 +52,7 @@ BOTH = [pair.split() for pair in f"{PAIRS}, Break Continue".split(", ")]
 SWAPS = {"Lt": "LtE GtE", "LtE": "Lt Gt", "Gt": "GtE LtE", "GtE": "Gt Lt", "Div": "Mult"}
 SWAPS |= dict(BOTH) | {b: a for a, b in BOTH}
 PASSIVE = ("if TYPE_CHECKING:", "Limit(", "raise NotImplementedError")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Place = tuple[int, int, str]
 Mutant = tuple[Place, range, Callable[[], Any]]  # lines of its statement; changes the tree
 
@@ -89,8 +91,10 @@ def mutants(parent: Any, lines: range = range(1), function: str = "") -> Iterato
             at: Any = node if hasattr(node, "lineno") else parent
             place = getattr(at, "lineno", 0), getattr(at, "col_offset", 0), type(node).__name__
             if isinstance(node, ast.stmt | ast.ExceptHandler):
-                body: Any = getattr(node, "body", None)  # of a block its head alone
-                lines = range(node.lineno, body[0].lineno if body else node.end_lineno + 1)
+                block: Any = node  # of which, unless it is a function, the head alone
+                head_ends = "body" in node._fields and not isinstance(node, FUNCTIONS)
+                ends = block.body[0].lineno if head_ends else block.end_lineno + 1
+                lines = range(node.lineno, ends)
             if field == "decorator_list":
                 whole = range(parent.lineno, parent.end_lineno + 1)
                 yield place, whole, partial(value.pop, index)
@@ -156,8 +160,20 @@ class Tests:
             os.killpg(child, signal.SIGKILL)
         return json.loads(answer.read_text()) if answer.exists() else ("(no end)", {})
 
+    def use(self, file: Path, statement: range) -> set[str]:
+        """Return the contexts of all lines that have the name which a statement gives."""
+        name = re.split(r"[:= ]", file.read_text().splitlines()[statement.start - 1].strip())[0]
+        found: set[str] = set()
+        for each in Path(PACKAGE).rglob("*.py"):
+            if name in (text := each.read_text()):
+                lines = self.executed.contexts_by_lineno(str(each))
+                for at, line in enumerate(text.splitlines(), 1):
+                    found.update(lines.get(at, ()) if re.search(rf"\b{name}\b", line) else ())
+        return found - {""}
+
     def of(self, file: Path, statement: range) -> list[str]:
-        """Return the tests that execute a statement, quick ones first.
+        """Return the tests that execute a statement, quick ones first; of what is executed while it
+        is imported, those that execute a line with its name.
 
         Behind them stand the room's that run processes, in which nobody measures.
         """
@@ -167,7 +183,7 @@ class Tests:
         if lines and not contexts:  # in processes or a library's threads
             lines |= {-at: on for at, on in apart.items()}
         every = {one for some in lines.values() for one in some if one.endswith("|run")}
-        contexts = contexts - {""} or every  # it may be executed while it is imported
+        contexts = contexts - {""} or (contexts and self.use(file, statement)) or every
         names = {one.split("|")[0] for one in contexts} & self.took.keys() or set(self.took)
         more = {one.split("|")[0] for some in apart.values() for one in some} & self.took.keys()
         quick = sorted(

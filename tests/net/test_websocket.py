@@ -357,7 +357,7 @@ class Reading(TestCase):
         for closes, loses in ((False, False), (True, False), (False, True)):
             connection, transport, clock = server(clock=Passing())
             if closes:
-                connection.closeWebSocket()
+                connection.closeWebSocket(1000)
             connection.dataReceived(begin + middle * 5000 + end)
             self.assertEqual(transport.producerState, "paused")
             self.assertEqual(connection.session.messages(), [])
@@ -449,6 +449,12 @@ class Reading(TestCase):
         self.assertEqual(frames(after_head(transport))[0][1][:2], (1011).to_bytes(2, "big"))
         connection.dataReceived(client_frame(b"c"))
         self.assertEqual(connection.session.messages(), ["a", "b"])
+        lose(connection)
+        connection, transport, _ = server(upgrade=False)
+        connection.session.makeConnection = fail
+        connection.dataReceived(UPGRADE % b"")
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(frames(after_head(transport))[0][1][:2], (1011).to_bytes(2, "big"))
         lose(connection)
 
 

@@ -88,7 +88,7 @@ class Closing(TestCase):
             (lambda one: one.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8"), ConnectionDone, "clean"),
             (lambda one: one.session.wire.abort(), ConnectionLost, "the session was given up"),
             (
-                lambda one: one.closeWebSocket(),
+                lambda one: one.closeWebSocket(1000),
                 ConnectionLost,
                 "without previous WebSocket closing",
             ),
@@ -109,7 +109,7 @@ class Closing(TestCase):
 
     def test_whoever_waits_for_an_upgrade_hears_why_there_was_none(self):
         for say, text in (
-            (lambda one: one.closeWebSocket(), "no WebSocket: closed before the upgrade"),
+            (lambda one: one.closeWebSocket(1000), "no WebSocket: closed before the upgrade"),
             (lambda one: one.closeWebSocket(1000, "mine"), "no WebSocket: mine"),
             (lambda one: one.factory.abortUpgrades(), "no WebSocket: the server stops"),
             (
@@ -134,7 +134,8 @@ class Closing(TestCase):
             peer.factory.sessions.draining = stops
             sides[who].session.wire.close()
             both.pump(client, peer)
-            self.assertEqual(sides[1 - who].remoteCloseCode, code)
+            codes = sides[who].localCloseCode, sides[1 - who].remoteCloseCode
+            self.assertEqual(codes, (code, code))
             for side in (client, peer):
                 lose(side)
 
@@ -166,7 +167,7 @@ class Closing(TestCase):
         fragment = b"\x01" + client_frame(b"w" * 1000)[1:]
         begun = b"\x80" + client_frame(b"x" * 100_000)[1:]
         connection.dataReceived(fragment + begun[:60_000])
-        connection.closeWebSocket()
+        connection.closeWebSocket(1000)
         connection.dataReceived(begun[60_000:90_000])
         self.assertEqual(connection.session.wire.held, 0)
         last = client_frame(b"y" * 70_000)

@@ -26,7 +26,6 @@ from ..stream import Output, flushing_write
 from .frames import (
     BINARY,
     CLOSE_INTERNAL,
-    CLOSE_NORMAL,
     CLOSE_PROTOCOL,
     CLOSE_TOO_BIG,
     PING,
@@ -152,7 +151,7 @@ class Carrier(_Mixin):
         self._alone = False
         self._reader.bytes_max = self.factory.message_bytes
 
-    def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
+    def closeWebSocket(self, code: int, reason: str = "") -> None:
         """Begin the closing handshake, or abort if never opened; messages that still arrive are
         dropped.
         """
