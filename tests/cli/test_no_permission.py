@@ -53,6 +53,7 @@ COMMANDS = {
     "reload": ["reload", "closed/queue"],
     "flight": ["flight", "--queue=closed/queue"],
     "table counts": ["table", "counts", "closed/table"],
+    "table counts there": ["table", "counts", "closed"],
     "table verify": ["table", "verify", "closed/table"],
     "bridge": ["bridge", "--queue=closed/queue", "--table=table"],
     "passwd": ["passwd", "closed/users", "me", "--delete"],

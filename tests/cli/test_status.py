@@ -221,10 +221,17 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
     columns = {"messages_per_second": [1.0, 250.4], "ack_p99_seconds": [None, 0.0125]}
     one = {"connections": 2, "states": {"OPEN": 2, "NEW": 1}, "faults": {}, "limits_met": {}}
     bridge = shown_bridge({"consumer": "spark", "state": "away\x1b[2J", "lag_rows": 7}, 0.0)
+    other = bridge | {
+        "table": "t", "state": "failed", "heard_seconds": 4.6, "rows_per_second": 2.6,
+        "gateways": 2, "away": ["g"], "error": "no room",
+    }  # fmt: skip
     queue = {
         "directory": "q", "begin_offset": 0, "end_offset": 9, "waiting_messages": 0,
-        "left_bytes": 3 << 29, "max_bytes": 10 << 30, "bridges": [bridge], "messages": 25,
-        "consumers": [{"name": "all", "offset": 3, "behind_messages": 6, "still_seconds": 4}],
+        "left_bytes": 3 << 29, "max_bytes": 10 << 30, "bridges": [bridge, other], "messages": 25,
+        "consumers": [
+            {"name": "all", "offset": 3, "behind_messages": 6, "still_seconds": 4},
+            {"name": "b", "table": "t", "offset": 9, "behind_messages": 0, "rests_seconds": 59.6},
+        ],
         "unheld": [{"directory": "a b", "behind_messages": 8}],
     }  # fmt: skip
     waiting = {"space": "s", "name": "orders", "waiting": 4, "in_flight": 1, "consumers": 0}
@@ -241,12 +248,14 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
         "",
         "CONSUMER  COMMITTED  BEHIND  HAS NOT MOVED FOR",
         "all       3          6       4 s",
+        "t (b)     9          0       resting, next run within 60 s",
         "",
         "NO GATEWAY HOLDS  BEHIND  UNLESS IT STARTS AGAIN",
         "a b               8       msgproto queue mend 'a b'",
         "",
-        "BRIDGE  STATE        HEARD  ROWS/S  BEHIND  GATEWAYS  AWAY  ERROR",
-        r"spark   away\x1b[2J  -      -       7       -         0     -",
+        "BRIDGE     STATE        HEARD    ROWS/S  BEHIND  GATEWAYS  AWAY  ERROR",
+        r"spark      away\x1b[2J  -        -       7       -         0     -",
+        "t (spark)  failed       5 s ago  3       7       2         1     no room",
         "",
         "PROTOCOL  MESSAGES/S  ACK P99  CONNECTIONS  STATES         FAULTS  LIMITS MET",
         "umq       250         12.5 ms  2            2 OPEN, 1 NEW  -       -",
@@ -260,6 +269,8 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
         "and 2 more",
         "",
     ]
+    for too_early in (shown, FIGURES):
+        assert not [line for line in lines(shown, too_early) if line.endswith("messages/s")]
 
 
 def test_what_answers_and_is_no_gateway_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

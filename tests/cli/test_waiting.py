@@ -60,15 +60,17 @@ class Waiting(SynchronousTestCase):
         input_: Any = SimpleNamespace(some=some)
         self.patience = Patience(self.clock, SECONDS, input_, Counted())
 
-        async def stuck() -> None:
-            await self.patience.some(1)
+        async def stuck(connected: bool) -> None:
+            if connected:
+                await self.patience.some(1)
             await Deferred()
 
-        running = self.run_work(stuck())
-        self.wait(SECONDS - 1)
-        self.assertNoResult(running)
-        self.wait(1)
-        self.failureResultOf(running, TimedOut)
+        for connected in (True, False):
+            running = self.run_work(stuck(connected))
+            self.wait(SECONDS - 1)
+            self.assertNoResult(running)
+            self.wait(1)
+            self.failureResultOf(running, TimedOut)
 
     def test_a_protocol_which_knows_better_says_why(self) -> None:
         """And its time begins anew with each acknowledgement."""

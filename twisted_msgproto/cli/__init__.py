@@ -210,7 +210,7 @@ def chosen(words: Sequence[str]) -> int:
     except OSError as error:
         if not here():
             return fail(name, error.strerror or str(error))
-        if error.filename is None or error.errno is None:
+        if error.filename is None:
             raise
         return fail(name, trouble_with(error))
 

@@ -106,7 +106,7 @@ async def receive(
             end(error)
             refuse("nobody reads the receiver's output")
         came += 1
-        if timer is not None and timeout is not None:
+        if timer is not None:
             timer.reset(timeout)
         if came == options.count:
             end()

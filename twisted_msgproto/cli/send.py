@@ -154,7 +154,7 @@ def incomplete(progress: Counted, count: int | None, why: str | None) -> str | N
         return None
     if why is None:
         why = f"the command ended before the rest was (it has sent {sent})"
-    if not total or not sent:
+    if not sent:
         return f"nothing was sent: {why}"
     verb = "written" if progress.messages_written else "acknowledged"
     return f"{done} of {total} messages were {verb}: {why}"
