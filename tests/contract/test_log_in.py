@@ -140,6 +140,14 @@ class LogIn:
         self.assertEqual(world.factory.counters["login_failures"], 40)
 
     @only(*LOG_IN)
+    def test_a_checker_that_returns_no_name_lets_nobody_in(self: Any) -> None:
+        for answer in (None, False, True):
+            world, checker = self.guarded()
+            checker.requestAvatarId = lambda credentials, answer=answer: answer
+            self.soonFails(world, world.log_in(NAME, RIGHT), seconds=5)
+            self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+
+    @only(*LOG_IN)
     def test_a_check_that_never_answers_has_a_deadline_and_the_peer_is_told(self: Any) -> None:
         """HO-07"""
         world, _ = self.guarded(silent=True)

@@ -59,8 +59,10 @@ class IdentityRealm:
             raise NotImplementedError("only IIdentity")
         if avatarId is ANONYMOUS:
             return IIdentity, NamedIdentity(None), lambda: None
+        if not isinstance(avatarId, bytes | str):
+            raise TypeError(f"a checker returned {avatarId!r}; it returns a name, or fails")
         name = avatarId.decode("utf-8", "replace") if isinstance(avatarId, bytes) else avatarId
-        return IIdentity, NamedIdentity(str(name)), lambda: None
+        return IIdentity, NamedIdentity(name), lambda: None
 
 
 @implementer(IUsernamePassword)
