@@ -200,6 +200,24 @@ class SessionHooks:
         waiting[1].errback(Boom("established"))
         self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
 
+    def test_a_deferred_of_a_session_hook_that_fails_is_logged(self: Any) -> None:
+        returned: list[Deferred[None]] = []
+
+        def later(session: Any, *reason: Any) -> Deferred[None]:
+            returned.append(Deferred())
+            return returned[-1]
+
+        hooks = {"sessionEstablished": later, "sessionLost": later}
+        world = self.world(SafeSink(), hooks=hooks)
+        peer = world.join()
+        self.soon(world, peer.send(b"x"), 2)
+        peer.cut()
+        world.wait(60)
+        self.assertEqual(len(returned), 2)
+        for deferred in returned:
+            deferred.errback(Boom("late"))
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 2)
+
 
 class LateSink:
     @only(*CONNECTED)

@@ -165,16 +165,10 @@ def awaited(later: object, of: object, name: str) -> Deferred[Any] | None:
     )
 
 
-def run_on(later: object, failed: Callable[[Failure], object]) -> None:
-    """Run a coroutine that a hook returned, although nobody waits for it."""
-    if iscoroutine(later):
-        Deferred.fromCoroutine(later).addErrback(failed)
-
-
 def guarded(log: Logger, peer: str, hook: Callable[..., object], *arguments: Any) -> None:
     """Call a hook whose exception is logged, and ends nothing and harms nobody else.
 
-    It may be a coroutine function; nobody waits for its end.
+    It may be a coroutine function, or return a Deferred; nobody waits for its end.
     """
 
     def failed(failure: Failure) -> None:
@@ -183,8 +177,10 @@ def guarded(log: Logger, peer: str, hook: Callable[..., object], *arguments: Any
 
     try:
         later = hook(*arguments)
-        if later is not None:
-            run_on(later, failed)
+        if iscoroutine(later):
+            later = Deferred.fromCoroutine(later)
+        if isinstance(later, Deferred):
+            later.addErrback(failed)
     except BaseException:
         failed(Failure())
 
