@@ -410,8 +410,12 @@ def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) ->
 
 def test_the_command_refuses_in_one_line(launch: Launcher, queue: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
+    taken = launch("flight", "--queue", queue, "--listen", "grpc://127.0.0.1:0").address("flight")
+    tls = ["--listen", "grpc+tls://127.0.0.1:0", "--tls-cert", "empty", "--tls-key", "empty"]
     for options, text in (
         (["--listen", "grpc://0.0.0.0:0"], "can be reached from elsewhere"),
+        (["--listen", taken], f"cannot listen on {taken}: Address already in use; another program"),
+        (tls, "--tls-cert and --tls-key are no certificate and its key"),
         (["--token-file", "none"], "cannot read the token file none: No such file"),
         (["--token-file", "empty"], "empty holds no token"),
         (["--queue", "none"], "no queue in"),

@@ -46,6 +46,7 @@ OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
 def run(arguments: SimpleNamespace) -> int:
     # Before Arrow is imported: its copy of OpenSSL reads the file when it is first used.
     os.environ.setdefault("OPENSSL_CONF", str(OPENSSL))
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would write, the refusal says
     from twisted_msgproto.queue.flight_server import QueueFlightServer
 
     ended = threading.Event()

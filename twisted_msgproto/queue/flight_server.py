@@ -16,6 +16,7 @@ import ipaddress
 import json
 import os
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ import pyarrow.flight as flight
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
 from ..core.disk import OS_DISK, Disk, replace_or_overwrite
+from ..core.reasons import cannot_listen
 from .flight_requests import TOKEN_FILE, Chunk, Served
 from .schema import SCHEMA
 
@@ -77,8 +79,8 @@ class QueueFlightServer(flight.FlightServerBase):
         try:
             super().__init__(location, middleware={"token": self._check}, **options)
         except (OSError, ValueError, pa.ArrowException) as error:
-            text = str(error).splitlines()[0]
-            raise ConfigurationError(f"cannot listen on {location}: {text}") from None
+            reason = _kept_from_listening(location) or str(error).splitlines()[0]
+            raise ConfigurationError(f"cannot listen on {location}: {reason}") from None
         self.queue_id: str = self._served.queue_id
         self.address: str = f"{scheme}://{host}:{self.port}"
         """Where it listens, in the form that clients accept."""
@@ -158,6 +160,19 @@ def _checked_location(
             f"{location} can be reached from elsewhere: it needs grpc+tls:// and a token"
         )
     return parts.scheme, f"[{host}]" if ":" in host else host
+
+
+def _kept_from_listening(location: str) -> str:
+    """Return the reason, which gRPC writes to stderr and does not tell its caller."""
+    parts = urlsplit(location)
+    host = parts.hostname or ""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+            tried.bind((host, parts.port))
+    except OSError as error:
+        return cannot_listen(error)
+    tls = parts.scheme == "grpc+tls"
+    return "--tls-cert and --tls-key are no certificate and its key, in PEM" if tls else ""
 
 
 def _loopback(host: str) -> bool:
