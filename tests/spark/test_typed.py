@@ -303,6 +303,20 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     whole(access, queue)
 
 
+def test_a_last_version_that_is_torn_lands_again_and_the_bridge_says_so(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue, access = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, RAW, ACCESS)
+    drain(launch)
+    log = access / "_delta_log" / f"{1:020}.json"
+    log.write_bytes(log.read_bytes()[:-100])
+    assert "access: bridge: version 1 is empty now: a loss of power has torn it" in drain(launch)
+    assert [row["offset"] for row in rows_of(access)] == wanted(90)
+    whole(access, queue)
+
+
 def test_a_table_with_a_torn_log_stands_aside_under_the_name_of_its_consumer(
     launch: Launcher, tmp_path: Path
 ) -> None:

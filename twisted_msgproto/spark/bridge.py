@@ -462,6 +462,7 @@ class Bridge:
             return table
 
         table = self._answered(opened)
+        self._unsaid += [f"bridge: {line}" for line in table.mended]
         self.consumer = options.consumer or preflight.consumer_name(table.table_id)
         return table
 
