@@ -235,6 +235,9 @@ class Lifetimes(TestCase):
                 face.serve(wrong)
             with pytest.raises(ConfigurationError):
                 face.connect(wrong)
+        for no_host in ("tcp:/h:1", "tls:my_host:1", "ws://my_host:1/"):
+            with pytest.raises(ConfigurationError):
+                face.connect(no_host)
         for call in (face.serve, lambda **options: face.connect(good, **options)):
             with pytest.raises(ConfigurationError, match="drian"):
                 call(limits={"drian": 1})
@@ -493,7 +496,11 @@ class Lifetimes(TestCase):
                 async with face.named("ClientService")(address, factory) as service:
                     await face.send(await service.whenEstablished(), b"one")
         if face.name != "mtl":
-            for wrong, error in (("nonsense", ConfigurationError), (5, TypeError)):
+            for wrong, error in (
+                ("nonsense", ConfigurationError),
+                ("tcp:/h:1", ConfigurationError),
+                (5, TypeError),
+            ):
                 with pytest.raises(error, match="endpoint"):
                     face.named("ClientService")(wrong, factory)
 

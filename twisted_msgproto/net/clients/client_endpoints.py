@@ -55,6 +55,13 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def _hostname_endpoint(reactor: Any, host: str, port: int) -> HostnameEndpoint:
+    endpoint = HostnameEndpoint(reactor, host, port)
+    if endpoint._badHostname:  # it would say so at each attempt
+        raise ConfigurationError(f"not an endpoint: no host has the name {host!r}")
+    return endpoint
+
+
 def client_endpoint(
     reactor: IReactorCore, options: ConnectOptions, tls: Any = None
 ) -> ClientEndpoint:
@@ -68,7 +75,7 @@ def client_endpoint(
         refuse_tls(options, tls)
     if kind in ("tcp", "tls") and "=" not in rest:
         host, port = host_and_port(rest)
-        plain = HostnameEndpoint(reactor, host, port)
+        plain = _hostname_endpoint(reactor, host, port)
         if kind == "tcp":
             return plain
         return wrapClientTLS(tls or tls_options(options, host), plain)
@@ -149,7 +156,7 @@ def websocket_endpoint(
 ) -> IStreamClientEndpoint:
     """Return the endpoint for ``ws://…`` or ``wss://…``; raises ConfigurationError."""
     address = parse_address(options.endpoint)
-    plain = HostnameEndpoint(reactor, address.host, address.port)
+    plain = _hostname_endpoint(reactor, address.host, address.port)
     if address.secure:
         return wrapClientTLS(tls or tls_options(options, address.host), plain)
     refuse_tls(options, tls)
