@@ -199,6 +199,18 @@ class Lifetimes(TestCase):
                     await connecting
 
     @with_each
+    async def test_a_client_knows_its_server_from_the_first_hook_on(self, face: Face) -> None:
+        peers: list[str] = []
+        kind = face.named("Client")
+        made = {"connectionMade": lambda client: peers.append(client.peer)}
+        async with (
+            face.serve() as server,
+            face.connect(server.addresses[0], client=type("Own", (kind,), made)) as client,
+        ):
+            assert peers == [client.peer]
+            assert "127.0.0.1:" in client.peer
+
+    @with_each
     async def test_a_mistake_is_told_at_the_call(self, face: Face) -> None:
         server, client = face.named("ServerFactory")(), None
         client = umq.UmqClientFactory("ws://h/") if face.name == "umq" else None

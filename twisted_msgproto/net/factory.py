@@ -111,7 +111,7 @@ def peer_name(address: IAddress | None) -> str:
         host, port = escaped(str(host)), getattr(address, "port", "")
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if not isinstance(address, UNIXAddress):
-        return type(address).__name__
+        return getattr(address, "address", "") or type(address).__name__  # ZeroMQ's has one
     return escaped((address.name or b"unix").decode("utf-8", "replace"))  # most have no name
 
 

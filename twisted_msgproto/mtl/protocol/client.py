@@ -97,7 +97,6 @@ class ControlLink(ClientLink):
             self._sockets.shutdown()
             raise
         self.protocol.makeConnection(wire)
-        self.peer = endpoint
 
     def _wireClosed(self) -> None:
         self.protocol.connectionLost()

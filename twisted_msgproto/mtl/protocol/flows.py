@@ -169,7 +169,6 @@ class FlowLink(Link):
 
     def begin(self) -> None:
         self.connect(DealerWire(self.factory.clock, self._client.peer, self.connectionLost))
-        self.peer = self._client.peer
 
     def tellConnected(self) -> None:
         """No hook of the application's hears of a flow before it has a lease."""
