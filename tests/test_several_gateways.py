@@ -19,6 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.tools.certificates import Authority
 from tests.tools.processes import (
@@ -284,6 +285,10 @@ def test_a_watchdog_is_fed_twice_in_its_time(tmp_path: Path) -> None:
         assert [systemd.recv(64) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
         reactor.advance(5)
         assert systemd.recv(64) == b"WATCHDOG=1"
+        with capturedLogs() as logged:  # nobody reads any more: that keeps nobody waiting
+            while not logged:
+                reactor.advance(5)
+        assert "systemd was not told WATCHDOG=1" in str(formatEvent(logged[0]))
         gateway.stopService()
 
 

@@ -7,6 +7,7 @@ import socket
 import textwrap
 from collections.abc import AsyncIterator, Callable, Coroutine
 from inspect import signature
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -303,33 +304,36 @@ class Lifetimes(TestCase):
 
     @with_each
     async def test_a_cancelled_block_ends_at_once(self, face: Face) -> None:
-        sink, reached = HeldSink(), Deferred[Any]()
-
-        async def block(address: str) -> None:
+        async def block(address: str, reached: Any, last: Any) -> None:
             async with face.connect(address) as client:
                 reached.callback([Deferred.fromCoroutine(_sent(face, client))])
-                await Deferred()
+                await last
 
-        async with face.serve(sink=sink, limits={"drain": 1}) as server:
-            await _cancelled(block(server.addresses[0]), reached, sink)
+        for leaves in (False, True):
+            sink, reached, last = HeldSink(), Deferred[Any](), Deferred[None]()
+            async with face.serve(sink=sink, limits={"drain": 1}) as server:
+                running = block(server.addresses[0], reached, last)
+                await _cancelled(running, reached, sink, last if leaves else None)
 
     @with_each
     async def test_a_cancelled_server_drains_and_the_second_time_it_is_cut_off(
         self, face: Face
     ) -> None:
-        for again in (False, True):
-            sink, ready = HeldSink(), Deferred[Any]()
+        for again, ends in product((False, True), repeat=2):
+            sink, ready, last = HeldSink(), Deferred[Any](), Deferred[None]()
 
-            async def block(sink: Any = sink, ready: Any = ready) -> None:
+            async def block(sink: Any = sink, ready: Any = ready, last: Any = last) -> None:
                 async with face.serve(sink=sink, limits={"drain": 60}) as server:
                     ready.callback(server)
-                    await Deferred()
+                    await last
 
             running = Deferred.fromCoroutine(block())
             server = await ready
             client = await face.connect(server.addresses[0], limits={"drain": 1})
             sent = Deferred.fromCoroutine(_sent(face, client))
             await _held(sink)
+            if ends:
+                last.callback(None)
             running.cancel()
             await deferLater(reactor, 0.05)
             assert not running.called or isinstance(running.result, Deferred)
@@ -520,16 +524,17 @@ class Lifetimes(TestCase):
     async def test_a_service_whose_block_is_cancelled_does_not_wait_for_answers(
         self, face: Face
     ) -> None:
-        sink, begun = HeldSink(), Deferred[Any]()
-
-        async def block(where: Any, factory: Any) -> None:
+        async def block(where: Any, factory: Any, begun: Any, last: Any) -> None:
             async with face.named("ClientService")(where, factory) as service:
                 session = await service.whenEstablished()
                 begun.callback([Deferred.fromCoroutine(_sent(face, session))])
-                await Deferred()
+                await last
 
-        async with face.serve(sink=sink, limits={"drain": 1}) as server:
-            await _cancelled(block(*reached(face, server.addresses[0])), begun, sink)
+        for leaves in (False, True):
+            sink, begun, last = HeldSink(), Deferred[Any](), Deferred[None]()
+            async with face.serve(sink=sink, limits={"drain": 1}) as server:
+                running = block(*reached(face, server.addresses[0]), begun, last)
+                await _cancelled(running, begun, sink, last if leaves else None)
 
     async def test_what_is_no_function_is_told_at_the_call(self) -> None:
         wrong: Any = "x"
@@ -684,12 +689,19 @@ class Lifetimes(TestCase):
 
 
 async def _cancelled(
-    block: Coroutine[Any, Any, None], begun: Deferred[Any], sink: HeldSink
+    block: Coroutine[Any, Any, None],
+    begun: Deferred[Any],
+    sink: HeldSink,
+    last: Deferred[None] | None,
 ) -> None:
-    """Cancel a block whose message is held; what waits for its acknowledgement is told."""
+    """Cancel a block whose message is held, or as it is left after its ``last``; what waits for its
+    acknowledgement is told.
+    """
     running = Deferred.fromCoroutine(block)
     (sent,) = await begun
     await _held(sink)
+    if last is not None:
+        last.callback(None)
     running.cancel()
     with pytest.raises(CancelledError):
         await running
