@@ -240,8 +240,8 @@ def test_a_content_above_the_limit_is_not_sent(confirm: bool) -> None:
         with pytest.raises(LimitExceeded):
             flowing.flow.send([good, bad], flowing.now)
     assert flowing.sent == []
-    flowing.flow.send([good], flowing.now)
-    assert [len(command.body) for command in flowing.sent] == [100]  # type: ignore[union-attr]
+    flowing.flow.send([good, ("a", EMPTY, bytearray(b"x"))], flowing.now)  # type: ignore[list-item]
+    assert [len(command.body) for command in flowing.sent] == [100, 1]  # type: ignore[union-attr]
 
 
 # ── readers ─────────────────────────────────────────────────────────────────────────────────────
@@ -377,7 +377,7 @@ def test_403_to_an_unconfirmed_content_makes_the_writer_ask_whether_it_is_known(
     flowing = writer(confirm=False, window=1)
     flowing.write(1, 2)
     assert (len(flowing.sent), flowing.flow.unsettled) == (2, 0), "it has no window"
-    assert flowing.get(Response(2, 403)) == []
+    assert flowing.get(Response(3, 400), Response(2, 403)) == []
     assert flowing.sent == [Summon(4, "")]
     assert flowing.get(Response(4, 400)) == []
     assert flowing.flow.state.name == "OPEN"

@@ -17,7 +17,12 @@ from tests.contract.cases import Mtl
 from tests.contract.world import ContractCase, World
 from tests.mtl.false_server import FalseCase, command, content, response
 from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT
-from twisted_msgproto.core.errors import LimitExceeded, Refused, TimedOut
+from twisted_msgproto.core.errors import (
+    ConnectionClosed,
+    LimitExceeded,
+    Refused,
+    TimedOut,
+)
 from twisted_msgproto.mtl import MtlReader
 from twisted_msgproto.testing import SafeSink
 
@@ -321,7 +326,11 @@ class Closing(FalseCase):
         client = self.ready()
         for verb in (client.reader, client.writer):
             self.failureResultOf(verb(["x" * 255] * 300), LimitExceeded)
+        self.failureResultOf(client.open("x" * 70_000), LimitExceeded)
         self.assertEqual((client.flows, client.factory.counters["connections_total"]), ({}, 1))
+        del self.server.asked[:]
+        self.got(ensureDeferred(client.factory.enter(client)))
+        self.assertEqual(self.server.asked, ["Open"])  # it has no profile
 
     def test_a_lease_for_which_nobody_waits_any_more_is_not_renewed(self) -> None:
         """MT-29: it was, for ever, with every session to come."""
@@ -345,6 +354,19 @@ class Closing(FalseCase):
         self.assertNoResult(closed)
         self.wait(2)
         self.successResultOf(closed)
+
+    def test_a_flow_that_drains_takes_no_more_and_ends_when_all_is_answered(self) -> None:
+        client = self.ready()
+        writer = self.got(client.writer(["a"]))
+        sent, ended = writer.send("a", b"x"), writer.whenEnded()
+        writer.drain()
+        self.failureResultOf(writer.send("a", b"y"), ConnectionClosed)
+        self.pump()
+        self.assertNoResult(ended)
+        self.server.send(command(CONFIRM, self.server.got[-1][1], b"\0"))
+        self.got(sent)
+        self.assertIsInstance(self.got(ended), ConnectionClosed)
+        self.assertEqual(client.flows, {})
 
 
 class Hurried(FalseCase):
@@ -534,6 +556,54 @@ class Reading(FalseCase):
         self.wait(60)  # the server is silent, and read again: now that means something
         self.assertGreater(self.server.leases, leases)
         reader.close()
+
+    def test_a_reader_that_its_hook_closes_hears_nothing_more(self) -> None:
+        client, got = self.ready(), list[Any]()
+
+        def received(content: Any) -> None:
+            got.append(content.body)
+            reader.close()
+
+        reader = self.got(client.reader(["a"], "full", received))
+        self.arrive(1, 2)
+        self.assertEqual(got, [b"1"])
+
+    def begin_anew(self, client: Any) -> None:
+        """The server forgets the session: all leases are renewed."""
+        lease = self.server.answers["Writer"]
+
+        def forgotten(body: Any) -> Any:
+            self.server.answers["Writer"] = lease
+            return [(401, {})]
+
+        self.server.answers["Writer"] = forgotten
+        self.got(client.writer(["z"]))
+
+    def test_who_takes_nothing_reads_no_new_connection_either(self) -> None:
+        client = self.ready(limits={"backlog-bytes": 1})
+        reader = self.got(client.reader(["a"]))
+        self.arrive(1)
+        self.begin_anew(client)
+        self.assertEqual(len(reader.link.wire.socket.inbox), 1)  # the answer to its lease
+        self.assertEqual(self.got(ensureDeferred(reader.__anext__())).body, b"1")
+        self.pump()
+        self.assertEqual(reader.snapshot()["state"], "OPEN")
+
+    def test_a_flow_that_was_rejected_is_not_renewed_with_its_session(self) -> None:
+        """MT-20: nobody has said that it stands, and what it sent behind that would leave a gap."""
+        client = self.ready()
+        writer = self.got(client.writer(["a"]))
+        self.server.obey = (
+            lambda kind, sequence: [  # type: ignore[method-assign]
+                command(REJECT, sequence, b"\0\0") if kind == CONTENT else response(sequence, 200)
+            ][: kind in (CONTENT, LEASE)]
+        )
+        sent, ended = writer.send("a", b"x"), writer.whenEnded()
+        self.pump()
+        self.failureResultOf(sent, Refused)
+        self.assertTrue(writer.stands)
+        self.begin_anew(client)
+        self.assertIsInstance(self.got(ended), Refused)
 
 
 class ComingBack(ContractCase):

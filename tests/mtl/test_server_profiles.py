@@ -132,6 +132,19 @@ def test_queues_are_bounded_in_number_and_bytes__MT_29() -> None:
     assert (counters["contents_without_room"], counters["contents_refused"]) == (2, 2)
 
 
+@pytest.mark.parametrize(("space", "code"), [(None, 200), ("shared", 400)])
+def test_a_queue_that_nobody_uses_makes_room_for_another__MT_29(
+    space: str | None, code: int
+) -> None:
+    clock, broker = Clock(), Broker(limits={"broker-queues": 1})
+    queue: Any = broker.server.profiles["queue"]
+    queue.serve(ServedBroker(clock, broker.limits, wallClock=clock.seconds), space)
+    broker.leave(broker.reader("a"))
+    clock.advance(100)
+    assert broker.command(broker.flow("Reader", ["b"]), Summon(2, "b")) == [Response(2, code)]
+    assert queue.snapshot()["broker_queues"] == 1
+
+
 def test_what_a_reader_had_goes_to_another_when_its_session_ends__MT_30() -> None:
     broker = Broker()
     session = broker.session()
@@ -386,8 +399,16 @@ def test_a_message_from_a_queue_of_another_name_keeps_its_properties__MT_26() ->
     name, table = queue.queue("host", "a"), b"\0\0\0\4\1kb\1"  # written anew it has 32 bits
     envelope = queued_messages.head_for(name._replace(name="another")) + table
     served.publish([(name, envelope, b"x")])
-    _, content = broker.command(broker.flow("Reader"), Summon(2, "a"))
+    reader = broker.flow("Reader")
+    _, content = broker.command(reader, Summon(2, "a"))
     assert content == Content(1, "a", table, b"x")
+    full = {str(number): True for number in range(128)}  # it has no place for mtl-redeliveries
+    served.publish([(name, queued_messages.head_for(name) + data.encode_table(full), b"y")])
+    for sent in broker.command(reader, Reject(2, recycle=True)):
+        assert data.decode_table(sent.properties) == full  # type: ignore[union-attr]
+    served.publish([(name, b"no envelope", b"x")])  # nobody can say what it was
+    assert broker.command(reader, Summon(3, "b")) == [Response(3, 403)]
+    assert queue.snapshot()["failed"] == broker.server.counters["profile_errors"] == 1
 
 
 @pytest.mark.parametrize("kind", [Summon, Dismiss])
@@ -399,6 +420,22 @@ def test_a_command_at_which_a_profile_fails_is_refused__RD_40(kind: Any) -> None
         assert broker.command(reader, Summon(2, "resource")) == [Response(2, 200)]
     profile.armed = True
     assert broker.command(reader, kind(3, "resource")) == [Response(3, 400)]
+
+
+def test_a_profile_that_ends_a_flow_and_raises_ends_it_once__RD_40() -> None:
+    class Ending(QueueProfile):
+        def ready(self, flow: Any) -> None:
+            self.end_flow(flow, ValueError("one"))
+            raise ValueError("two")
+
+        def envelopes(self, *asked: Any) -> list[bytes | None]:
+            return []  # one of each content is wanted
+
+    broker = Broker([Ending()])
+    broker.reader()
+    assert broker.command(broker.flow("Writer"), *contents(2)) == [Reject(2)]
+    assert broker.server.snapshot()["readers"] == 0
+    assert broker.server.counters["profile_errors"] == 3
 
 
 WORLDS: list[tuple[type[Profile], str]] = [

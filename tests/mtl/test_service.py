@@ -32,6 +32,7 @@ def test_the_defaults_are_on_this_machine__MT_12__MT_31() -> None:
     assert read["endpoints"] == ["tcp://127.0.0.1:5049"]
     assert read["data-endpoint"] == "tcp://127.0.0.1:5050"
     assert (read.curve(), read["virtual-host"]) == (None, [])
+    assert options(*("--virtual-host", "a") * 2)["virtual-host"] == ["a", "a"]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,7 @@ def test_what_others_reach_without_curve_is_told__MT_31(tmp_path: Path) -> None:
         assert read.listenAddresses() == [control, f"{data} (data)"]
         keyed = options(*words, "--curve-key", "k", "--curve-authorized", "a")
         assert keyed.exposures() == []
+        assert (keyed.authWarning(), bool(read.authWarning())) == (None, True)
 
 
 def test_addresses_that_cannot_be_had_are_told_and_the_others_held() -> None:

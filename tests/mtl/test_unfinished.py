@@ -448,8 +448,10 @@ class Given:
             self.clock, self.shared, self.backlogs, self._cut, self._bytes
         )
         self._number = 100
+        self.asked = 0  # how often the system was
 
     def _bytes(self, descriptor: int) -> zeromq.TcpInfo | None:
+        self.asked += 1
         acknowledged = self.acknowledged.get(descriptor)
         return None if acknowledged is None else zeromq.TcpInfo(acknowledged=acknowledged)
 
@@ -487,8 +489,9 @@ def given() -> Given:
 def test_what_is_given_and_not_acknowledged_is_in_the_ledger__NB_02(given: Given) -> None:
     """NB-02: until the peer reads it."""
     peer = given.join(b"a")
-    assert given.give(peer, 3 * MIB)
+    assert given.give(peer, 3 * MIB, 1024)
     assert given.ledger.held == peer.entered == 3 * MIB
+    assert given.asked == 3 * MIB // STEP + 1, "once for each step"
     given.read(peer, 2 * MIB)
     given.wait(CHECK_SECONDS)
     assert given.ledger.held == MIB

@@ -156,18 +156,15 @@ class QueueProfile(Profile):
 
     def _is_made(self, make: Callable[[], None]) -> bool:
         """Return whether ``make()`` made a queue; one that nobody uses may have to go for it."""
-        store = self._broker.store
-        for _ in range(2):
+        while True:
             try:
                 make()
+                return True
             except TooManyQueues:
                 # Servers of other protocols do not make a queue again that has gone meanwhile.
-                if self._space is not None or not store.reclaim(SPACES, self._broker.now()):
-                    break
-            else:
-                return True
-        self.counters["too_many_queues"] += 1
-        return False
+                if self._space or not self._broker.store.reclaim(SPACES, self._broker.now()):
+                    self.counters["too_many_queues"] += 1
+                    return False
 
     # ── writers ─────────────────────────────────────────────────────────────────────────────────
 

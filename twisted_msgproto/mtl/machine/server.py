@@ -370,9 +370,8 @@ class Server(Sessions):
                 self._profile_failed(error)
                 self.counters["contents_lost_by_profile"] += count
                 flow.discard()
-                if self._stands(flow):
-                    for sequence in sequences:
-                        self._refuse_content(flow, sequence, 403)
+                for sequence in sequences:
+                    self._refuse_content(flow, sequence, 403)
                 return
         position = flow.take()
         if profile.stored:

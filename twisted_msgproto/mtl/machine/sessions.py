@@ -555,8 +555,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         return max(at, ceil(at / self._grain) * self._grain)
 
     def _watch(self, session: Session) -> None:
-        if session.ended:
-            return
         due = self._silent_since(session.heard_at) + self.limits["session-idle"]
         if not session.established:
             due = min(due, session.opened_at + self.limits["authentication"])

@@ -278,12 +278,10 @@ class BrokerLink(SessionLink):
         self.factory.clock.callLater(0, self._givePeerUp, peer)
 
     def _givePeerUp(self, peer: bytes) -> None:
-        if not self._gone:
-            self._follow(self.machine.peer_lost(peer, self._now()))
+        self._follow(self.machine.peer_lost(peer, self._now()))
 
     def peersLeft(self, peers: list[bytes]) -> None:
-        if not self._gone:
-            self._follow(self.machine.left(peers, self._now()))
+        self._follow(self.machine.left(peers, self._now()))
 
     # ── the machine's events ────────────────────────────────────────────────────────────────────
 
@@ -408,8 +406,7 @@ class BrokerLink(SessionLink):
         flow = position[0]
         log_not_stored(log, flow.session.name, failure, flow.lost_at is not None)
         self.factory.counters["unsafe_batches"] += 1
-        if not self._gone:
-            self._follow(self.machine.not_safe(position, self._now()))
+        self._follow(self.machine.not_safe(position, self._now()))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         self._follow(list(events))
@@ -453,7 +450,6 @@ class BrokerLink(SessionLink):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         for event in self.machine.lost(self._now()):
-            if isinstance(event, SessionEnded):
-                self.actions[SessionEnded](self, event)
+            self.actions[type(event)](self, event)
         self._tellProfileErrors()
         super().connectionLost(reason)

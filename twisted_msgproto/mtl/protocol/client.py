@@ -127,9 +127,8 @@ class ControlLink(ClientLink):
         return socket
 
     def _turnedAway(self, text: str) -> None:
-        if not self._ended:
-            reason = f"the server will not have us: {text}"
-            self._follow(self.machine.turned_away(reason, self._now()))
+        reason = f"the server will not have us: {text}"
+        self._follow(self.machine.turned_away(reason, self._now()))
 
     def _follow(self, events: Iterable[ClientEvent]) -> None:
         events = list(events)
@@ -200,9 +199,8 @@ class ControlLink(ClientLink):
     # ── the flows ───────────────────────────────────────────────────────────────────────────────
 
     def renewLease(self, number: int) -> None:
-        if not self._ended:
-            self.machine.renew(number, self._now())
-            self._takeUp()
+        self.machine.renew(number, self._now())
+        self._takeUp()
 
     def flowEnded(self, flow: FlowLink) -> None:
         self.machine.release(flow.number)
@@ -625,20 +623,19 @@ class MtlClientService(ReconnectingService[MtlClient]):
         def current(then: Callable[[Any], object]) -> Callable[[Any], object]:
             return lambda result: then(result) if client is self._client else None
 
-        lost = current(self._lost)
+        lost = current(partial(self._lost, client))
         client.link.whenGone().addCallback(lambda _: lost(Failure(client.link.closeReason)))
         ensureDeferred(self.factory.enter(client)).addCallbacks(current(self._established), lost)
 
-    def _lost(self, failure: Failure) -> None:
-        client, self._client = self._client, None
+    def _lost(self, client: MtlClient, failure: Failure) -> None:
+        self._client = None
         if self._closing:
             return
         error: Any = failure.value
         self._failed(error)
-        if client is not None:
-            for flow in list(client.link.flows.values()):
-                flow.fail(error)
-            client.abort()
+        for flow in list(client.link.flows.values()):
+            flow.fail(error)
+        client.abort()
         if self._closing:
             return  # somebody's callback has stopped the service
         seconds = self._delay()
@@ -663,7 +660,7 @@ class MtlClientService(ReconnectingService[MtlClient]):
                 self.flowEnded(client)
             case RequestRefused() if event.code == 401 or not self._stands(client):
                 self._change(ReconnectState.CONNECTING)  # it does not stand any more
-                self._lost(Failure(Refused(event.reason, event.code)))
+                self._lost(client, Failure(Refused(event.reason, event.code)))
 
     def _stands(self, client: MtlClient) -> bool:
         state, profiled = client.link.machine.state, self.factory.profile is not None
@@ -672,7 +669,7 @@ class MtlClientService(ReconnectingService[MtlClient]):
     def flowEnded(self, client: MtlClient) -> None:
         """A flow of ``client`` is over: without flows nobody asks for a server that is away."""
         if client is self.session and self.state is ReconnectState.DOWN and not client.flows:
-            self._lost(Failure(TimedOut("the server does not answer")))
+            self._lost(client, Failure(TimedOut("the server does not answer")))
 
     def _isOver(self, session: MtlClient) -> bool:
         return session is not self._client

@@ -329,7 +329,8 @@ class MtlServerFactory(MsgprotoServerFactory):
             sockets.giveUp()
             self._link = None
             raise
-        link.connect(SocketPair(sockets, *pair, self._closed))
+        gone = partial(self.clock.callLater, 0, self._gone, link)
+        link.connect(SocketPair(sockets, *pair, gone))
         return self.addresses
 
     def checkAddresses(self, control: Sequence[str], data: str | None) -> bool:
@@ -492,20 +493,13 @@ class MtlServerFactory(MsgprotoServerFactory):
         if self._link is not None:
             self._link.cut()
 
-    def _closed(self) -> None:
-        self.clock.callLater(0, self._gone)
-
-    def _gone(self) -> None:
-        link, self._link = self._link, None
-        if link is not None and self._drained is not None:
-            if self._deadline.active():
-                self._deadline.cancel()
-            link.connectionLost()
-            if self._waking is not None:
-                self._waking.cancel()
-                self._waking = None
-            self.peerLog.sum_up()
-            link.wire.stopped.chainDeferred(self._drained)
+    def _gone(self, link: BrokerLink) -> None:
+        self._link = None
+        if self._deadline.active():
+            self._deadline.cancel()
+        link.connectionLost()
+        self.peerLog.sum_up()
+        link.wire.stopped.chainDeferred(self.drain())
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
         """A session was opened; the link is no client's."""

@@ -53,6 +53,12 @@ def choose_family(socket: zmq.Socket[bytes], address: str) -> None:
     socket.set(zmq.IPV6, address.startswith("tcp://["))
 
 
+def named(address: str) -> Any:
+    """Return the address for pyzmq, whose own errors take a text alone: not every path is one."""
+    is_text = address == address.encode("utf-8", "ignore").decode()
+    return address if is_text else os.fsencode(address)
+
+
 def bind(bound: zmq.Socket[bytes], address: str) -> Callable[[], None]:
     """Listen there; return what removes the socket's file, for just before it is closed: later it
     may be another server's.  ConfigurationError if that cannot be.
@@ -63,12 +69,9 @@ def bind(bound: zmq.Socket[bytes], address: str) -> Callable[[], None]:
     choose_family(bound, address)
     path = address.removeprefix("ipc://")
     ours = path == address or path.startswith("@")
-    named: Any = address
-    if address != address.encode("utf-8", "ignore").decode():
-        named = os.fsencode(address)  # pyzmq's own errors take a text alone
     try:
         with nullcontext() if ours else place_for(path):
-            bound.bind(named)
+            bound.bind(named(address))
     except (OSError, zmq.ZMQError) as error:
         why = error.strerror if isinstance(error, zmq.ZMQError) else error
         raise ConfigurationError(f"cannot listen on {address}: {cannot_listen(why)}") from None
@@ -374,7 +377,7 @@ def _belongs(connection: socket.socket, endpoint: str) -> bool:
     if isinstance(here, tuple):
         ports = (here[1], connection.getpeername()[1])
         return endpoint.rpartition(":")[2] in map(str, ports)
-    path = here if isinstance(here, str) else "@" + here[1:].decode()
+    path = here if isinstance(here, str) else "@" + os.fsdecode(here[1:])
     return endpoint == f"ipc://{path}"
 
 

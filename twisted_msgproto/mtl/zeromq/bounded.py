@@ -24,7 +24,7 @@ from ...core.errors import ConfigurationError
 from ...net.deferreds import guarded
 from ...net.memory import SharedState
 from ..machine.flows import SERIAL_BYTES, Peer, connection_name
-from . import DESCRIPTOR, PROPERTY, Bounds, Connections, bind, choose_family
+from . import DESCRIPTOR, PROPERTY, Bounds, Connections, bind, choose_family, named
 from .unfinished import (
     CURVE_BYTES,
     FRAME_BYTES,
@@ -133,7 +133,7 @@ class Bounded:
     def connect(self, address: str) -> None:
         choose_family(self.socket, address)
         try:
-            self.socket.connect(address)
+            self.socket.connect(named(address))
         except zmq.ZMQError as error:
             raise ConfigurationError(f"cannot connect to {address}: {error.strerror}") from None
         self._readSoon()
@@ -265,8 +265,8 @@ class Bounded:
             self._blocked(peer, True)
 
     def _giveUp(self, peer: bytes) -> None:
-        if self._backlogs.pop(peer, None) is not None:
-            self._lost(peer)
+        del self._backlogs[peer]
+        self._lost(peer)
 
     def _tryAgain(self) -> None:
         self._retry = None

@@ -10,6 +10,7 @@ made, not when this module is imported.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -102,8 +103,7 @@ class Watched:
 
     @property
     def trouble(self) -> str:
-        if self.monitor is not None:
-            self.monitor.readAll()
+        self.monitor.readAll()
         return ENDLESS if self._endless else self._trouble
 
     def takenAt(self, now: float) -> float:
@@ -297,7 +297,7 @@ class ConnectionAdmission:
                 self._tell(self.connections.get(descriptor, ""), reason or LEFT)
                 self._forget(descriptor, reason)
             if kind == zmq.EVENT_ACCEPTED:
-                new[descriptor] = message[1].decode()
+                new[descriptor] = os.fsdecode(message[1])
         for descriptor, endpoint in new.items():
             self._accepted(descriptor, endpoint, listener)
         return rest

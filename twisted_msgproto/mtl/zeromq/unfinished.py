@@ -14,6 +14,7 @@ process as unread output.  While all together hold much, less is passed to libzm
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -106,6 +107,10 @@ class Seen:
         # at it; None before there were any:
         self.noted: tuple[int, int, int] | None = None
         self.weight = 0  # bytes of memory that its unfinished message may need
+
+
+NOBODY: Final = Seen(("", 0), 0.0)
+"""Stands for connections that are not watched."""
 
 
 class EveryUnfinished:
@@ -242,21 +247,16 @@ class Unfinished:
         libzmq says nothing of a message before it is whole: who sends or takes a large one is
         silent for as long as that needs.
         """
-        seen = self._names.get(name)
-        return 0.0 if seen is None else seen.moved_at
+        return self._names.get(name, NOBODY).moved_at
 
     def read(self, messages: list[list[bytes]]) -> None:
         for name in set(map(NAME, messages)):
-            seen = self._names.get(name)
-            if seen is not None:
-                seen.heard = True
+            self._names.get(name, NOBODY).heard = True
         self._read += len(messages)
 
     def too_many_frames(self, name: bytes) -> None:
         """From now on nobody knows what of all that it sends was thrown away."""
-        seen = self._names.get(name)
-        if seen is not None:
-            seen.many = True
+        self._names.get(name, NOBODY).many = True
 
     def read_to_end(self) -> None:
         self._ends += 1
@@ -267,7 +267,7 @@ class Unfinished:
             kind, descriptor = EVENT.unpack(event)
             self._forget(descriptor)
             if kind in NEW:
-                self._accepted(descriptor, where.decode())
+                self._accepted(descriptor, os.fsdecode(where))
         if self.descriptors:
             self._every.watch(self)
         else:
@@ -442,7 +442,8 @@ class SendBacklog:
         every = self._every
         every.enter(self, self.note_read())
         room = self.passed < PASSED_BYTES or every.little
-        self.check_at = self.passed + STEP_BYTES if room else 0
+        if room:
+            self.check_at = self.passed + STEP_BYTES
         return room
 
     # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
