@@ -492,6 +492,20 @@ class Lifetimes(TestCase):
             assert not session.established
 
     @with_each
+    async def test_a_service_that_is_started_while_it_ends_takes_verbs_at_once(
+        self, face: Face
+    ) -> None:
+        async with face.serve() as server:
+            service = face.named("ClientService")(*reached(face, server.addresses[0]))
+            service.startService()
+            await service.whenEstablished()
+            stopped = service.stopService()
+            service.startService()
+            await face.send(service, b"one")
+            await stopped
+            await service.stopService()
+
+    @with_each
     async def test_a_service_comes_back_from_a_session_that_was_given_up(self, face: Face) -> None:
         async with face.serve() as server:
             where, factory = reached(face, server.addresses[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random as random_module
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from twisted.application.service import Service
@@ -263,6 +263,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         ]
         self._capacity = factory.capacity * len(self._lines)
         self._queue: OrderedDict[PreparedBatch, None] = OrderedDict()
+        self._fresh: set[Sent] = set()  # of a new start, while the session before it ends
         self._producers = ProducerControl()
         self._unsentBytes = 0
         self.unsent: int = 0
@@ -295,7 +296,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
     def _ship(self, events: list[Event]) -> Deferred[None]:
         if not events:
             return succeed(None)
-        if self._closing:
+        if self._closing and not self.running:
             return fail(ConnectionClosed("the service has stopped; nothing sent"))
         ticket = Sent(self._withdraw)
         window, pack = self.factory.window, self.factory.packer.pack
@@ -306,6 +307,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
             self._checkRoom(len(events), sum(batch.nbytes for batch in batches))
         except LimitExceeded as error:
             return fail(error)
+        if self._closing:
+            self._fresh.add(ticket)
         for batch in batches:
             ticket.add(batch)
             self._enqueue(batch)
@@ -369,6 +372,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         stopped = self._stopping.wait()
         first, self._ending, self._closing = not self._ending, True, True
         self._failWaiting(ConnectionClosed("the service has stopped"))
+        self._fresh = set()
         if first:
             self._producers.stop()
             self._deadline = self.clock.callLater(self.factory.limits["drain"], self._disconnect)
@@ -398,15 +402,15 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._hurry()
 
     def _disconnected(self, result: object, error: MsgprotoError) -> None:
-        self._failQueue(error)
+        self._failQueue(error, self._fresh)
+        self._fresh = set()
         self._left(result)
 
-    def _failQueue(self, error: MsgprotoError) -> None:
-        batches = list(self._queue)
-        self._queue.clear()
-        self._unsentBytes = 0
-        self.unacknowledged -= self.unsent
-        self.unsent = 0
+    def _failQueue(self, error: MsgprotoError, spared: Container[Sent] = ()) -> None:
+        batches = [batch for batch in self._queue if batch.token not in spared]
+        for batch in batches:
+            self._dequeue(batch)
+            self.unacknowledged -= batch.missing
         fail_all([batch.token for batch in batches], error)
 
     # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
