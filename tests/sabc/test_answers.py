@@ -5,7 +5,7 @@ from itertools import count
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectionDone
 
-from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
 from twisted_msgproto.sabc import Response, SabcClient, SabcServer
 
 from .pairs import Case, Echo, HeldCase
@@ -56,6 +56,21 @@ class Answers(Case):
         inner[1].errback(Refused("no"))
         self.pump()
         self.failureResultOf(asked[1], Refused)
+
+    def test_an_answer_at_which_the_client_would_close_is_refused_alone(self):
+        """SA-22: the client has said how much it takes; it cuts what is a little larger."""
+
+        class Growing(SabcServer):
+            def requestReceived(self, message):
+                return b"x" * int(message.body)
+
+        self.pair(server_class=Growing)
+        cut = self.successResultOf(self.ask(b"%d" % (1 << 20)))
+        self.assertTrue(cut.truncated)
+        refused = self.failureResultOf(self.ask(b"%d" % (2 << 20)), Refused)
+        self.assertEqual(refused.value.code, "500")
+        self.assertEqual(len(self.flushLoggedErrors(LimitExceeded)), 1)
+        self.assertEqual(self.successResultOf(self.ask(b"3")).body, b"xxx")
 
     def test_what_a_hook_sees_of_a_request(self):
         """SA-06, SA-09: public names, no session id."""

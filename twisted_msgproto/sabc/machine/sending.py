@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from sys import maxsize
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ...core.connection import Connection
@@ -198,12 +199,14 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         outgoing.finish()
 
     def _send_original(self, lines: str, extra: str, body: bytes) -> None:
-        """Do what ``_send_message`` does, but raise LimitExceeded for what the peer would cut, and
-        queue nothing.
+        """Send what the peer will not cut: acknowledged means complete."""
+        self._send_whole(lines, extra, body, self.sent_bytes_max)
 
-        Acknowledged means complete.
+    def _send_whole(self, lines: str, extra: str, body: bytes, most: int) -> None:
+        """Do what ``_send_message`` does, but raise LimitExceeded above ``most`` bytes, and queue
+        nothing.
         """
-        before, most = len(self._out), self.sent_bytes_max
+        before = len(self._out)
         if len(body) <= most:
             self._send_message(lines, extra, body)
         nbytes = sum(map(len, self._out[before:])) or len(body)
@@ -308,7 +311,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         if self.closed:
             return
         extra = self._answer_lines(id, headers)
-        self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
+        # What is above the peer's limit it cuts; above twice the limit it would close.
+        most = maxsize if self.peer_bytes is None else 2 * self.peer_bytes
+        self._send_whole(f"{REF_MSG_ID}::{id}\r\n", extra, body, most)
         del self._unanswered[id]
         self._look_drained()
 
