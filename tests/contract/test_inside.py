@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent
 
 from tests.contract.cases import CONNECTED
 from tests.contract.test_storing import Boom
@@ -39,6 +40,23 @@ class BatchHook:
         world.wait(5)
         self.failureResultOf(second)
         self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+
+    def test_the_log_names_the_hook_whose_deferred_has_failed(self: Any) -> None:
+        returned: list[Deferred[None]] = []
+
+        def later(server: Any, batch: Any) -> Deferred[None]:
+            returned.append(Deferred())
+            return returned[-1]
+
+        world = self.world(SafeSink(), hooks={"batchReceived": later})
+        sent = world.join().send(b"one")
+        world.wait(1)
+        returned[0].errback(Boom("late"))
+        world.wait(5)
+        self.failureResultOf(sent)
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+        [told] = world.tracebacks
+        self.assertIn("batchReceived", formatEvent(told))
 
     def test_one_that_drains_the_server_is_still_answered(self: Any) -> None:
         drained = []

@@ -357,16 +357,18 @@ whose tiny messages alternate in kind could make millions of batches out of 64 M
 Hook = Callable[[MessageBatch], Later]
 
 
-def log_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
+def log_not_stored(log: Logger, peer: str, failure: Failure, again: bool, of: object) -> None:
     """Log why messages of ``peer`` are never acknowledged: a disk's fault in one line, and none if
-    something was lost before (``again``), any other with its traceback.
+    something was lost before (``again``), any other with its traceback, which has no hook of ``of``
+    in it if a Deferred has failed.
     """
     if failure.check(QueueError):
         if not again:
             log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
     else:
-        text = failure.getErrorMessage()
-        log.failure("{peer}: not acknowledged: {text}", failure, peer=peer, text=text)
+        line = "{peer}: not acknowledged ({kind}.messageReceived or batchReceived, or the sink)"
+        text, kind = failure.getErrorMessage(), type(of).__name__
+        log.failure(line + ": {text}", failure, peer=peer, kind=kind, text=text)
 
 
 class SessionLink(OrderlyLink):
@@ -492,7 +494,7 @@ class SessionLink(OrderlyLink):
 
         Continuing would leave a gap in what is stored of this session, so the machine ends it.
         """
-        log_not_stored(self.log, self.peer, failure, self._lossLogged)
+        log_not_stored(self.log, self.peer, failure, self._lossLogged, self.protocol)
         self.setCloseReason(
             NotStored(f"what came could not be stored: {failure.getErrorMessage()}")
         )

@@ -404,7 +404,8 @@ class BrokerLink(SessionLink):
     def _notSafe(self, position: Any, failure: Failure) -> None:
         """Note that contents never will be safe: their flow breaks, in its turn."""
         flow = position[0]
-        log_not_stored(log, flow.session.name, failure, flow.lost_at is not None)
+        session, again = flow.session, flow.lost_at is not None
+        log_not_stored(log, session.name, failure, again, session.application)
         self.factory.counters["unsafe_batches"] += 1
         self._follow(self.machine.not_safe(position, self._now()))
 
