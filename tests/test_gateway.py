@@ -461,7 +461,7 @@ endpoint = ["unix:s", "ssl:0:privateKey={key}:certKey={cert}", "ssl:0:{key}:{cer
   "mtls:0:privateKey={key}:certKey={cert}:caCerts=authority.pem:interface=127.0.0.1",
   "haproxy:unix:proxied"]
 [micromsg2]
-endpoint = '{loopback}'
+endpoint = ["{loopback}", "ssl:0", "haproxy:ssl:0", "ssl:0:server.pem"]
 [sabc]
 endpoint = '{loopback}'
 websocket = "unix:web"
@@ -489,6 +489,7 @@ def test_paths_in_a_file_are_those_of_its_directory__RD_27(
         "curve.clients": public.decode(),
     }.items():
         (place / name).write_text(text)
+    (place / "server.pem").write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
     assert launch.run("passwd", "etc/users", "ada", stdin="s3cret\n").returncode == 0
     text = PATHS.format(key=pair.key.name, cert=pair.cert.name, loopback=LOOPBACK)
     (place / "g.toml").write_text(text)
@@ -500,6 +501,7 @@ def test_paths_in_a_file_are_those_of_its_directory__RD_27(
     for name in ("s", "web", "umq", "page", "queue/control", "control"):
         assert (place / name).is_socket(), name
     gateway.end()
+    assert "factory" not in gateway.output
     assert sorted(one.name for one in launch.directory.iterdir()) == ["etc", "shown.toml"]
     again = Configuration(tomllib.loads(shown))
     assert again.queue["directory"] == str(place / "queue")
