@@ -464,10 +464,10 @@ endpoint = ["unix:s", "ssl:0:privateKey={key}:certKey={cert}", "ssl:0:{key}:{cer
 endpoint = ["{loopback}", "ssl:0", "haproxy:ssl:0", "ssl:0:server.pem"]
 [sabc]
 endpoint = '{loopback}'
-websocket = "unix:web"
+websocket = "unix:web:mode=7777"
 auth = ["passwords:users", "file:plain"]
 [umq]
-endpoint = "unix:umq"
+endpoint = ["unix:umq:lockfile=1", "tcp:0:interface=127.0.0.1:backlog=2147483647"]
 [mtl]
 endpoint = ["ipc://control", "tcp://127.0.0.1:*"]
 curve-key = "curve.key"
@@ -584,10 +584,12 @@ def test_a_key_that_is_of_all_servers_is_told_with_its_place__RD_27(key: str, re
         ("tcp:0:intreface=::", "has no option 'intreface' (did you mean 'interface'?)"),
         ("tcp:1:2:3:4", "'4' is more than tcp: takes, which is port, interface, backlog"),
         ("tcp:0:backlog=x", "backlog is a whole number, not 'x'"),
+        ("tcp:0:backlog=2147483648", "backlog is a whole number, not '2147483648'"),
         ("tcp6:0:mode=1", "tcp6: has no option 'mode'"),
         ("unix:", "its path is missing"),
-        ("unix:s:mode=999", "mode is an octal number like 600, not '999'"),
-        ("unix:s:lockfile=no", "lockfile is 0 or 1, not 'no'"),
+        ("unix:s:mode=888", "mode is an octal number like 600, not '888'"),
+        ("unix:s:mode=10000", "mode is an octal number like 600, not '10000'"),
+        ("unix:s:lockfile=2", "lockfile is 0 or 1, not '2'"),
         ("tls:", "its directory is missing"),
         ("tls:5044", "no directory '5044'; the directory comes first: tls:DIRECTORY:PORT"),
         ("tls:.:x", "port is a number from 0 to 65535, not 'x'"),

@@ -83,8 +83,10 @@ def test_only_connections_that_have_changed_are_asked_again__FC_03() -> None:
     assert +counters.states == {"OPEN": 2, "READY": 1}
     assert asked == [second]
     third.machine.counters.seen = 4  # its last words
+    counters.changed.add(third)
     counters.leave(third)
     counters.leave(first)
+    assert not counters.changed, "nobody may ask, and they are gone"
     assert counters.as_dict() == {"seen": 10, "lost": 12}
     assert +counters.states == {"READY": 1}
     assert counters.tracks(second) and not counters.tracks(third)

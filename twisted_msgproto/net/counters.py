@@ -177,7 +177,7 @@ STEPS: Final = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
 """A decade has ten bounds; each is about a quarter above the one before."""
 
 BOUNDS: Final = (
-    *(round(step * 10.0**power, 9) for power in DECADES for step in STEPS),
+    *(float(f"{step}e{power}") for power in DECADES for step in STEPS),
     100.0,
 )
 

@@ -24,6 +24,8 @@ PROXIED: Final = "haproxy"
 
 PORT_MOST: Final = 65535
 
+INT_MOST: Final = 2_147_483_647  # of a system call
+
 PEM_BEGIN, PEM_END = b"-----BEGIN CERTIFICATE", b"-----END CERTIFICATE-----"
 
 SERVERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -83,11 +85,11 @@ def _within(most: int, base: int = 10) -> Callable[[str], bool]:
 
 NUMBERS: Final[Mapping[str, tuple[str, Callable[[str], bool]]]] = {
     "port": (f"a number from 0 to {PORT_MOST}", _within(PORT_MOST)),
-    "backlog": ("a whole number", _within(1 << 31)),
-    "timeout": ("a whole number of seconds", _within(1 << 31)),
+    "backlog": ("a whole number", _within(INT_MOST)),
+    "timeout": ("a whole number of seconds", _within(INT_MOST)),
     "lockfile": ("0 or 1", _within(1)),
     "mode": ("an octal number like 600", _within(0o7777, 8)),
-    "index": ("a whole number", _within(1 << 31)),
+    "index": ("a whole number", _within(INT_MOST)),
 }
 
 _PIECE: Final = re.compile(r"(?:\\.|[^:\\]|\\\Z)*", re.DOTALL)
