@@ -98,6 +98,9 @@ class Words:
                 self.secure, port, tls_ca=Authority(self.directory, "other").cert
             )
             await self.logged(events, "it does not trust this server's certificate: give it")
+        told = [line for line in map(formatEvent, events) if line and "closed: TLS" in line]
+        for line in told:  # the server's: who connects is told by a failure
+            self.assertIn("it does not trust this server's certificate", line)
         self.assertIn("is not one to trust; give the file of the authority", words)
         self.assertEqual(await self.said(self.secure, port, tls_ca=self.authority.cert), "sent")
 

@@ -443,6 +443,9 @@ class MicroMsg2ClientFactory(MicroMsg2Factory, ClientFactory):
         expect_proposal(proposal)
         self.proposal: Proposal = default_proposal() if proposal is None else proposal
 
+    def lookTls(self, transport: Any, reason: Failure) -> None:
+        """Whoever connects is told of it, in words about a server."""
+
 
 C = TypeVar("C", bound=MicroMsg2Client, default=MicroMsg2Client)
 
