@@ -303,6 +303,60 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     whole(access, queue)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("bridges")
+def test_the_others_go_on_when_the_first_table_stands_aside_and_its_folder_is_gone(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """With Spark itself, which keeps files while it runs."""
+    queue, access = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, ACCESS, RAW)
+    process = launch("bridge", "--config", "bridge.toml")
+    for name in ("access", "raw"):
+        process.line(f"{name}: batch ", seconds=START_SECONDS)
+    saved = tmp_path / "saved"
+    shutil.copytree(access, saved)
+    deltalake.DeltaTable(str(access)).restore(0)
+    fill(queue, 90, 3)
+    process.line("access: stands aside: ", seconds=START_SECONDS)
+    shutil.rmtree(access)
+    saved.rename(access)
+    for rows in (93, 96, 99):
+        process.line(f"raw: batch .*, {rows} rows in all", seconds=START_SECONDS)
+        fill(queue, rows, 3)
+    process.line("raw: batch .*, 102 rows in all", seconds=START_SECONDS)
+    process.line("access: batch .*, lag 0 rows", seconds=START_SECONDS)
+    assert process.end() == 0
+    assert "the batch failed" not in process.output
+    whole(access, queue)
+    whole(tmp_path / "raw", queue)
+
+
+def test_a_table_that_another_bridge_lands_while_it_stands_aside_ends_no_other(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    queue, access = tmp_path / "queue", tmp_path / "access"
+    fill(queue)
+    configured(tmp_path, RAW, ACCESS)
+    drain(launch)
+    saved = tmp_path / "saved"
+    shutil.copytree(access, saved)
+    deltalake.DeltaTable(str(access)).restore(0)
+    process = start(launch)
+    process.line("access: stands aside: .*RESTORE", seconds=START_SECONDS)
+    with open(queue / "bridges" / f"{consumer(access)}.lock", "r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        shutil.rmtree(access)
+        saved.rename(access)
+        process.line("access: stands aside: .* in use by another bridge", seconds=START_SECONDS)
+        fill(queue, 90, 30)
+        process.line("raw: batch .*, 30 rows in all", seconds=START_SECONDS)
+    process.line("access: batch .*, 20 rows in all", seconds=START_SECONDS)
+    assert process.end() == 0
+    whole(access, queue)
+
+
 def test_a_last_version_that_is_torn_lands_again_and_the_bridge_says_so(
     launch: Launcher, tmp_path: Path
 ) -> None:

@@ -140,12 +140,10 @@ def run_bridge(options: BridgeOptions | Sequence[BridgeOptions]) -> int:
             for bridge in bridges:
                 bridge.interrupted()
         except BaseException as error:
-            for bridge in bridges:
-                bridge.failed(error)
+            if not any(bridge.error is error for bridge in bridges):  # that one stood aside
+                for bridge in bridges:
+                    bridge.failed(error)
             raise
-    for bridge in bridges:
-        if bridge.error is not None and not ending.wishes:
-            raise bridge.error
     return 0
 
 
@@ -167,8 +165,9 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
             raise ConfigurationError("; ".join(told if len(told) == 1 else told.values()))
         for bridge in aside:
             bridge.stand_aside()
-        folders = [bridge.folder for bridge in bridges if bridge.folder]
-        scratch = folders[0] if folders else stack.enter_context(temporary_folder())
+        # A table that stands aside leaves its folder, and another copy may take its place.
+        folder = first.folder if len(bridges) == 1 else None
+        scratch = folder or stack.enter_context(temporary_folder())
         java = SCHEDULING_JAVA if schedules else ""
         with ending.interrupting():  # Java takes its time to start
             context = stack.enter_context(
@@ -201,6 +200,9 @@ def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
         for bridge in bridges:
             if bridge.fatal is not None:
                 raise bridge.fatal
+        for bridge in bridges:
+            if bridge.error is not None and not ending.wishes:
+                raise bridge.error
 
 
 @contextlib.contextmanager
@@ -311,6 +313,8 @@ class Bridge:
         """Land beside other tables: what keeps this one from it does not concern them."""
         while True:
             told = self.status
+            # What only a later try met is the table's: its disk, or who else lands it meanwhile.
+            aside = (MsgprotoError, OSError) if self.error is not None else (QueueError, TableError)
             try:
                 if self.ending.wishes:
                     raise KeyboardInterrupt
@@ -325,7 +329,7 @@ class Bridge:
                 self.status = self.status or told  # none yet of a table that it looks at anew
                 self.interrupted()
                 return
-            except (QueueError, TableError) as error:
+            except aside as error:
                 if self.loop is not None and self.loop.progress.batches:
                     self._pause = ASIDE_SECONDS_MIN
                 self.error = error
