@@ -57,7 +57,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 def _hostname_endpoint(reactor: Any, host: str, port: int) -> HostnameEndpoint:
     endpoint = HostnameEndpoint(reactor, host, port)
-    if endpoint._badHostname:  # it would say so at each attempt
+    if getattr(endpoint, "_badHostname", False):  # it would say so at each attempt
         raise ConfigurationError(f"not an endpoint: no host has the name {host!r}")
     return endpoint
 
