@@ -133,7 +133,10 @@ def test_the_slow_few_stand_in_p99_alone_and_what_is_above_all_bounds_at_the_las
     became_safe(traffic, 20, 0.0)
     assert quantile(traffic.latencies, 0.5) == pytest.approx(0.001, rel=0.25)
     assert quantile(traffic.latencies, 0.99) == 100.0
-    assert quantile([0] * len(traffic.latencies), 0.5) is None
+    latencies = [0] * len(traffic.latencies)
+    assert quantile(latencies, 0.5) is None
+    latencies[BOUNDS.index(1.0)] = latencies[BOUNDS.index(1.25)] = 10
+    assert quantile(latencies, 0.75) == 1.125
 
 
 class Kept:

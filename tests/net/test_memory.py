@@ -461,6 +461,10 @@ def test_the_smallest_limits_of_all_servers_hold():
     shared.bound(3000, 300, 60, clock)
     assert (shared.limit, shared.held.limit, shared.held.min_rate) == (1000, 100, 40)
     assert shared.held.clock is clock
+    held = SharedState().held
+    assert held.uncounted == 4 << 10
+    held.bound(64 << 20)
+    assert held.uncounted == 1 << 10
 
 
 # ── what sessions keep for their peers has one bound for all of ─────────────────────────────────
