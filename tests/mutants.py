@@ -38,7 +38,8 @@ MORE = {
     "core": "net/test_memory net/test_logs test_gateway test_gateway_own lumberjack/test_wire",
     "mtl": "contract/test_lifetimes",
     "net": "test_gateway test_gateway_own test_gateway_access test_several_gateways test_registry "
-    "mtl/test_authentication umq/test_topics cli/test_status cli/test_no_permission",
+    "lumberjack/test_tls micromsg2/test_subscriptions mtl/test_authentication umq/test_topics "
+    "cli/test_broker cli/test_status cli/test_no_permission",
     "queue": "spark/test_report",
     "spark": "table/test_dead_letters",
     "table": "cli/test_table",
