@@ -361,6 +361,23 @@ class Real(MtlCase):
         self.assertEqual(factory.snapshot()["connections"], 2)
 
     @run
+    async def test_a_first_request_of_a_connection_that_has_ended_opens_nothing__MT_30(
+        self,
+    ) -> None:
+        recorded = Recorded()
+        factory = self.server(sockets=recorded)
+        recorded.routers[0].pauseProducing()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.connect(factory.addresses[0])
+            dealer.send_multipart([b"", b"Connection.Open", json.dumps(OPEN).encode()])
+            dealer.close(linger=20_000)
+            await deferToThread(context.term)
+        await until(lambda: not factory.snapshot()["connections"])
+        recorded.routers[0].resumeProducing()
+        await until(lambda: factory.counters["dropped:left"])
+        self.assertEqual(factory.counters["sessions_total"], 0)
+
+    @run
     async def test_a_client_that_reads_no_answers_is_given_up__MT_24__MT_29(self) -> None:
         class Long(IngestProfile):
             name = "x" * 10_000

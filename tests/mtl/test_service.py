@@ -66,6 +66,9 @@ def test_several_endpoints_share_a_data_port_which_is_none_of_theirs__HO_25__MT_
     assert zeromq.data_beside(["tcp://*:6000", *both], "tcp://127.0.0.1:7") == ["tcp://*:7"]
     assert zeromq.data_beside(["tcp://[::1]:6000"], "tcp://[::1]:*") == ["tcp://[::1]:*"]
     assert zeromq.data_beside(both, "ipc:///tmp/x") == ["ipc:///tmp/x"]
+    tcp, ipc = "tcp://h:1", "ipc://x:1"
+    for address, port, moved in ((tcp, 5, "tcp://h:5"), (tcp, 0, tcp), (ipc, 5, ipc)):
+        assert zeromq.with_port(address, port) == moved
 
 
 @pytest.mark.parametrize(

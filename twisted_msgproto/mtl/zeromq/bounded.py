@@ -145,7 +145,7 @@ class Bounded:
             if self.read_scheduled.active():
                 self.read_scheduled.cancel()
             self.read_scheduled = None
-        if self._paused or self.factory is None or self.socket is None:
+        if self._paused or self.factory is None:
             return
         messages: list[list[bytes]] = []
         more = self._slice(messages)
@@ -210,9 +210,8 @@ class Bounded:
     def pauseProducing(self) -> None:
         """Read no more for now; libzmq's buffers fill up, and then the peers wait."""
         self._paused = True
-        if self.factory is not None:
-            # libzmq's descriptor stays readable until somebody looks: every turn would ask us.
-            self.factory.reactor.removeReader(self)
+        # libzmq's descriptor stays readable until somebody looks: every turn would ask us.
+        self.factory.reactor.removeReader(self)
 
     def resumeProducing(self) -> None:
         self._paused = False
