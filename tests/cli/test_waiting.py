@@ -113,6 +113,23 @@ class Leaving(TestCase):
         self.successResultOf(receiving)
         self.assertEqual(clock.getDelayedCalls(), [])
 
+    def test_each_message_has_the_whole_time(self) -> None:
+        clock, came = Clock(), list[Message]()
+
+        async def recv(reactor: Any, options: Any, show: Any) -> None:
+            for _ in range(3):
+                await deferLater(reactor, SECONDS - 1, show, Message("fake", "topic", 0))
+            await Deferred()
+
+        command: Any = SimpleNamespace(recv=recv)
+        asked = RecvOptions(endpoint="x")
+        receiving = Deferred.fromCoroutine(receive(clock, command, asked, came.append, SECONDS))
+        clock.pump([SECONDS - 1] * 4)
+        self.assertNoResult(receiving)
+        clock.pump([1.0, 0.0])
+        self.successResultOf(receiving)
+        self.assertEqual(len(came), 3)
+
     async def test_a_file_is_not_watched(self) -> None:
         path = self.mktemp()
         with open(path, "w") as file:
