@@ -446,7 +446,7 @@ def begun(queue: Path, **options: Any) -> int:
 def test_a_stream_begins_where_the_options_say(timed: Path, queue: Path) -> None:
     name = identity(timed)
     assert begun(timed) == begun(timed, startingOffsets="earliest") == 0
-    assert begun(timed, startingOffsets="latest") == 100
+    assert begun(timed, startingOffsets="latest", another="option") == 100
     for given, offset in ((23, 23), (-2, 0), (-1, 100), (100, 100)):
         assert begun(timed, startingOffsets=json.dumps({name: given})) == offset
     assert begun(timed, startingOffsets="{}") == 0

@@ -416,9 +416,8 @@ def _row_at(queue: Source, lo: int, hi: int) -> tuple[int, int] | None:
     while lo < hi:
         stop = min(hi, lo + width)
         for batch in queue.read(lo, stop, 1):
-            if batch.num_rows:
-                time = pc.cast(batch.column("received_at")[0], "int64").as_py()
-                return batch.column("offset")[0].as_py(), time
+            time = pc.cast(batch.column("received_at")[0], "int64").as_py()
+            return batch.column("offset")[0].as_py(), time
         lo, width = stop, width * PROBE_ROWS
     return None
 
