@@ -151,18 +151,14 @@ def test_nothing_that_exists_is_written_over(tmp_path: Path) -> None:
 
 def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "a place"
-    assert cli.main(["init", str(directory), "--user", "daemon", "--table", "s3://b/t"]) == 0
+    queue = str(tmp_path / "elsewhere")
+    msgproto("init", directory, "--user=daemon", "--table=s3://b/t", f"--queue={queue}")
     gateway, bridge = (directives((directory / name).read_text()) for name in UNITS)
     for unit in (gateway, bridge):
         assert unit["User"] == "daemon"
         assert Path(shlex.split(unit["ExecStart"])[0]).exists()
     assert shlex.split(gateway["ExecStart"])[-1] == str(directory / "gateway.toml")
-    assert shlex.split(bridge["ExecStart"])[-4:] == [
-        "--queue",
-        str(directory / "queue"),
-        "--table",
-        "s3://b/t",
-    ]
+    assert shlex.split(bridge["ExecStart"])[-4:] == ["--queue", queue, "--table", "s3://b/t"]
     assert int(gateway["LimitNOFILE"]) >= 10_000
 
 
