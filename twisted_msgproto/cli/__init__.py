@@ -152,12 +152,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Who read our output has gone (`msgproto queue dump … | head`): that is no fault.
-        print_no_more()
         return 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno not in OUTPUT_FULL:
             raise
-        print_no_more()
         return fail("msgproto", f"cannot write the output: {error.strerror}")
     return status
 
@@ -174,11 +172,6 @@ def open_standard_descriptors() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
-
-
-def print_no_more() -> None:
-    """Let Python's own end write what is left to nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def chosen(words: Sequence[str]) -> int:
