@@ -95,9 +95,9 @@ def test_peek_shows_messages_that_cannot_steer_the_terminal(
 
 
 def test_peek_as_json(shelf: Shelf) -> None:
-    first, second = json.loads(msgproto("broker", "peek", "q", "orders", "--space", "a", "--json"))[
-        "messages"
-    ]
+    told = msgproto("broker", "peek", "q", "orders", "--space", "a", "--json")
+    assert '"ü"' in told
+    first, second = json.loads(told)["messages"]
     assert first == {
         "message_id": 7, "received_at": "2023-11-14T22:13:20.000000Z", "tries": 1, "bytes": 6,
         "fields": {"k": "ü"}, "body": "a\x1b[2Jb",

@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Path:
             count=1,
             message_id=["m"],
             destination=["d"],
-            fields=[{"k": "v"}],
+            fields=[{"k": "ü"}],
             body=[b"\xff"],
             attachments=[[b"text", b"\xfe"]],
             truncated=[True],
@@ -153,7 +153,8 @@ def test_dump_prints_a_row_a_line_with_the_table_s_columns(directory: Path) -> N
     last = lines[-1]
     assert last["received_at"] == "2023-11-14T22:13:20.123456Z"
     assert (last["body_base64"], "body" in last) == ("/w==", False)
-    assert (last["fields"], last["truncated"]) == ({"k": "v"}, True)
+    assert (last["fields"], last["truncated"]) == ({"k": "ü"}, True)
+    assert '"ü"' in msgproto("queue", "dump", "--from", "8", directory)
     assert "text" in str(last["attachments"][0])
     assert "/g==" in str(last["attachments"][1])
 

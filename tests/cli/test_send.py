@@ -564,9 +564,10 @@ def test_a_reader_which_has_had_enough_ends_it_although_nothing_comes__HO_21(
 
 
 def test_properties_are_shown_on_demand() -> None:
-    message = Message("micromsg2", "message", 0, destination="d", body=b"b", fields={"a": "1\n"})
+    message = Message("micromsg2", "message", 0, destination="d", body=b"b", fields={"ä": "1\n"})
     shown = as_line(message, as_json=False, properties=True)
-    assert shown == 'd\t{"a": "1\\n"}\tb'
+    assert shown == 'd\t{"ä": "1\\n"}\tb'
+    assert '"fields": {"ä": "1\\n"}' in as_line(message, as_json=True)
 
 
 def test_json_lines_have_the_tables_columns(fake: Launcher) -> None:
