@@ -85,6 +85,11 @@ class ComingBack(Parts):
         unheard: list[Any] = []
         service.watch(states.append)
         service.watch(lambda state: 1 / 0)
+
+        async def coroutine(state: object) -> None:
+            raise ZeroDivisionError
+
+        service.watch(coroutine)
         forget = service.watch(unheard.append)
         forget()
         forget()
@@ -104,7 +109,7 @@ class ComingBack(Parts):
         self.assertEqual(states[-1], "down")
         self.assertEqual(unheard, [])
         failed = self.flushLoggedErrors(ZeroDivisionError)
-        self.assertEqual(len(failed), len(states), "the hook which fails harms nobody")
+        self.assertEqual(len(failed), 2 * len(states), "hooks which fail harm nobody")
 
     def test_who_gives_up_waiting_for_a_session_is_forgotten(self: Any) -> None:
         world = self.serving()

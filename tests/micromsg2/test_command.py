@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.protocol import Protocol
 
 from tests.chaos.gateways import until
@@ -21,7 +21,7 @@ from tests.contract.world import ContractCase
 from tests.micromsg2.streams import Handshake, ack, decode, encode_error, handshake
 from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launcher
 from twisted_msgproto import Message
-from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.micromsg2 import command
 from twisted_msgproto.net.clients.command_types import RecvOptions, SendOptions
 from twisted_msgproto.registry import load
@@ -155,6 +155,18 @@ class ForeignServers(ContractCase):
         line = sent.missing(0)
         self.assertIn("nothing was sent: the server takes neither batch-ack nor ack nor a", line)
         self.assertIn("(busy); see --extension", line)
+
+    def test_one_whose_certificate_is_not_trusted_is_tried_once(self) -> None:
+        world, tried = self.world(), []
+
+        class Distrusted:
+            def connect(self, factory: object) -> Deferred[Any]:
+                tried.append(factory)
+                return fail(Refused("TLS: certificate verify failed"))
+
+        line = Sent(self, world, Distrusted()).settle().missing(0)
+        self.assertIn("nothing was sent: TLS: the server's certificate is not one to trust", line)
+        self.assertEqual(len(tried), 1)
 
     def receive(self, world: Any, endpoint: Any, **options: Any) -> tuple[list[Message], Any]:
         self.patch(command, "client_endpoint", lambda reactor, options: endpoint)

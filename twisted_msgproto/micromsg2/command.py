@@ -94,6 +94,8 @@ async def _connect(
             connecting = client_endpoint(reactor, options).connect(made)
             return cast(MicroMsg2Client, await session_standing(connecting))
         except (Refused, ConnectionClosed) as error:
+            if isinstance(error, Refused) and error.code is None:
+                raise  # it is TLS that fails, which no other choice mends
             if number == len(choices):
                 raise _no_session(error, choices) from None
     raise AssertionError("unreachable")

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
 from ...core.limits import Limit, Limits
-from ..deferreds import Waiters
+from ..deferreds import Waiters, guarded
 from ..lifetimes import BeforeShutdown, is_cancelled
 from ..limit_types import ReconnectLimits
 from .client import session_of
@@ -231,7 +231,10 @@ class ReconnectingService(Service, Generic[S]):
     # ── what can be seen ────────────────────────────────────────────────────────────────────────
 
     def watch(self, hook: Callable[[ReconnectState], object]) -> Callable[[], None]:
-        """Call ``hook(state)`` at each change of the state; call what this returns to end that."""
+        """Call ``hook(state)`` at each change of the state; call what this returns to end that.
+
+        It may be a coroutine function; nobody waits for its end.
+        """
         watching = object()
         self._watchers[watching] = hook
         return lambda: self._watchers.pop(watching, None) and None
@@ -241,10 +244,7 @@ class ReconnectingService(Service, Generic[S]):
             return
         self.state = state
         for hook in list(self._watchers.values()):
-            try:
-                hook(state)
-            except Exception:
-                log.failure("a hook which watches a client's state failed")
+            guarded(log, "a client's service", hook, state)
 
     def whenEstablished(self) -> Deferred[S]:
         """Fires with the session that stands, now or when the next one does.

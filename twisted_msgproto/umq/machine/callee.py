@@ -470,7 +470,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
                 if len(attachment) > self._limits["attachment-bytes"]:
                     raise LimitExceeded("an attachment is above attachment-bytes")
             elif not isinstance(attachment, Slot):
-                raise TypeError(f"an attachment is bytes or a Slot, not {type(attachment)}")
+                raise TypeError(f"an attachment is bytes or a Deferred, not {type(attachment)}")
 
     def _send(
         self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
