@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
@@ -544,6 +545,13 @@ def test_an_empty_password_is_refused(passwd: Passwd, users: Path) -> None:
     before = users.read_bytes()
     assert "an empty password; nothing is changed" in passwd(users, "new", password="", status=2)
     assert users.read_bytes() == before
+
+
+def test_a_full_disk_changes_nothing(passwd: Passwd, users: Path) -> None:
+    before = users.read_bytes()
+    with patch.object(os, "fsync", side_effect=OSError(28, "No space left on device")):
+        assert "No space left on device" in passwd(users, "new", status=2)
+    assert (users.read_bytes(), os.listdir(users.parent)) == (before, ["users"])
 
 
 def test_on_a_terminal_a_password_is_typed_twice(
