@@ -158,6 +158,39 @@ def test_a_header_stands_in_front_of_tls(launch: Launcher, kind: str) -> None:
     assert len(peers) == 1 + len(HEADERS)
 
 
+OVER_TLS = [*TLS_KINDS.values(), *(f"haproxy:{kind}" for kind in TLS_KINDS.values())]
+
+
+def test_who_is_refused_at_a_limit_is_closed_at_once_whatever_the_endpoint(
+    launch: Launcher,
+) -> None:
+    """Behind TLS and proxies it stayed open, and had two tracebacks in the log."""
+    folder = launch.directory / "pems"
+    folder.mkdir()
+    authority = Authority(launch.directory)
+    pair = authority.server("localhost", "localhost")
+    pem = folder / "localhost.pem"
+    pem.write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
+    kinds = [kind.format(pem=pem, folder=folder, ca=authority.cert) for kind in OVER_TLS]
+    wheres = [f"{kind}:interface=127.0.0.1" for kind in ("tcp:0", "haproxy:tcp:0", *kinds)]
+    listen = {name: f"endpoint = {wheres}\n" for name in ("lumberjack", "micromsg2", "umq", "sabc")}
+    listen["sabc"] += f"websocket = {wheres}\n"
+    text = "".join(f"[{name}]\n{its}" for name, its in listen.items())
+    (launch.directory / "g.toml").write_text(f"{text}[limits]\nconnections = 1\n")
+    server = launch("gateway", "--config=g.toml")
+    for name, its in listen.items():
+        several = range(1, 1 + len(wheres) * its.count("\n"))
+        lines = [server.line(rf" {name} listening on ", nth=nth).string for nth in several]
+        ports = [int(line.rpartition(":")[2]) for line in lines]
+        with socket.create_connection(("127.0.0.1", ports[0]), 60):
+            for port in ports:
+                refused = socket.create_connection(("127.0.0.1", port), 60)
+                with refused, contextlib.suppress(ConnectionResetError):
+                    assert refused.recv(1) == b"", (name, port)
+    server.end()
+    assert "Traceback" not in server.output
+
+
 class Tunnel(Protocol):
     """A proxy that knows CONNECT: it joins what comes next with what listens there."""
 

@@ -302,6 +302,30 @@ def test_the_limit_of_an_address_holds_on_websocket_too__NB_08(kind: Any) -> Non
     assert sorted(sessions.liveConnections.values()) == [f"198.51.100.{n}" for n in (1, 1, 2)]
 
 
+@pytest.mark.parametrize("header", ["TCP4 198.51.100.{} 198.51.100.{} 1 2", "UNKNOWN"])
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        (LumberjackServerFactory, b"2"),
+        (MicroMsg2ServerFactory, b"M"),
+        (SabcServerFactory, b"C"),
+        (lambda **given: SabcServerFactory(**given).webSocketFactory(), UPGRADE % b""),
+        (UmqServerFactory, UPGRADE % b""),
+    ],
+)
+def test_who_waits_for_its_header_takes_no_place_of_the_proxys_address__NB_08(
+    kind: Any, first: bytes, header: str
+) -> None:
+    """A proxy that connects all its clients at once had most of them refused."""
+    served = Served(kind(clock=Clock(), limits={"connections-per-address": 2}))
+    waiting = [served.receives() for _ in range(9)]
+    for last, transport in enumerate(waiting):
+        begin = f"PROXY {header}\r\n".format(last, last).encode()
+        transport.protocol.dataReceived(begin + first)
+    closed = [not one.connected or b" 503 " in one.value() for one in waiting]
+    assert sum(closed) == (7 if header == "UNKNOWN" else 0)
+
+
 def test_who_says_nothing_behind_the_proxy_is_named__NB_09() -> None:
     """It has a time for its hand-shake; the line had named the proxy."""
     server = MicroMsg2ServerFactory(clock=Clock())

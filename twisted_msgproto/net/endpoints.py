@@ -596,3 +596,8 @@ class ProxiedConnection(HAProxyProtocolWrapper):
 class Proxied(HAProxyWrappingFactory):
     protocol = cast(Any, ProxiedConnection)
     noisy = False
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        # Not its address, which is the proxy's: all who wait for their headers would share it.
+        inside = self.wrappedFactory.buildProtocol(None)
+        return None if inside is None else self.protocol(self, inside)

@@ -449,13 +449,12 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """Count a connection for ``host`` and no more for ``before``; False if ``host`` has too
         many.
         """
-        if before != host:
-            per_address = self.limits.integer("connections-per-address")
-            if per_address and self._perAddress[host] >= per_address:
-                self.limitMet("connections-per-address")
-                return False
-            self.addressFreed(before)
-            self.addressTaken(host)
+        per_address = self.limits.integer("connections-per-address")
+        if per_address and self._perAddress[host] - (before == host) >= per_address:
+            self.limitMet("connections-per-address")
+            return False
+        self.addressFreed(before)
+        self.addressTaken(host)
         return True
 
     def addressTaken(self, host: str) -> None:

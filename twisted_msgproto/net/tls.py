@@ -28,6 +28,7 @@ from OpenSSL import SSL
 from OpenSSL.crypto import FILETYPE_PEM, load_privatekey
 from twisted.internet.endpoints import SSL4ServerEndpoint
 from twisted.internet.interfaces import (
+    IAddress,
     IOpenSSLServerConnectionCreator,
     IProtocolNegotiationFactory,
     IReactorCore,
@@ -374,6 +375,11 @@ class TlsFactory(TLSMemoryBIOFactory):
         clock: Any = self._clock
         real = IReactorCore.providedBy(clock)
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """Return a connection; None if the server's factory refuses it, which Twisted wraps."""
+        inside = self.wrappedFactory.buildProtocol(addr)
+        return None if inside is None else self.protocol(self, inside)
 
     def grown(self, connection: TlsConnection) -> None:
         """Note that ``connection`` has a large buffer; above the limit the eldest one is freed."""
