@@ -251,7 +251,7 @@ def test_sums_are_written_at_the_end_and_nothing_is_left_on_the_clock__NB_09(
     for _ in range(9):
         server.says("192.0.2.1")
     lines.clear()
-    server.peerLog.sum_up()
+    server.drain()
     assert lines == ["192.0.2.1: … and 4 more like it from this address within 60 s (4 junk)"]
     assert server.time.getDelayedCalls() == []
 
@@ -263,7 +263,7 @@ def test_a_flood_of_addresses_is_bounded_in_lines__NB_09(lines: list[str]) -> No
             server.says(f"10.0.{number // 250}.{number % 250}")
     assert len(lines) == 200
     lines.clear()
-    server.peerLog.sum_up()
+    server.drain()
     assert len(lines) == 21
     assert lines[0].startswith("10.0.4.0: … and 8 more"), "the most come first"
     assert lines[-1] == (

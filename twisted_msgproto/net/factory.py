@@ -530,7 +530,6 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """
         if self._drained is None:
             self.draining = True
-            self.peerLog.sum_up()
             self._drained = Deferred()
             deadline = self.clock.callLater(self.limits["drain"], self._cutOff)
             self._drained.addBoth(lambda result: deadline.active() and deadline.cancel())
