@@ -109,3 +109,15 @@ def test_a_queue_which_joined_later_is_registered_and_the_others_are_released(
     checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=1)
     assert release(checkpoint, f"{queue},{joined}", "night") == {identity(queue): 300}
     assert (marks(queue), marks(joined)) == ({"night": 300}, {"night": 0})
+
+
+def test_a_name_that_the_queue_does_not_know_yet_is_told(
+    queue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=1)
+    QueueReader(queue).register("night")
+    assert release(checkpoint, str(queue), "night") == {identity(queue): 300}
+    assert capsys.readouterr().err == ""
+    release(checkpoint, str(queue), "nigth")
+    line = f"queue {identity(queue)}: 'nigth' is a new consumer; so far it knew: night\n"
+    assert capsys.readouterr().err.endswith(line)

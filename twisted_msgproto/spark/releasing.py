@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.disk import OS_DISK, exists, sync_file
 from ..core.errors import ConfigurationError, QueueError
+from ..core.log_output import timed_line
 from .offsets import Place, proof
 from .source_options import Access, open_queues, queue_locations
 
@@ -44,7 +47,11 @@ def release(
     strangers = sorted(set(queues) - set(places))
     if strangers and not set(queues) & set(places):
         raise QueueError(f"the checkpoint {checkpoint} does not know queue {strangers[0]}")
-    for one in queues.values():
+    for name, one in queues.items():
+        if consumer not in (known := one.describe().consumers):
+            names = ", ".join(sorted(known)) or "none"
+            line = f"queue {name}: {consumer!r} is a new consumer; so far it knew: {names}"
+            print(f"msgproto: {timed_line(time.time(), line)}", file=sys.stderr, flush=True)
         one.register(consumer)
     released = {name: place for name, place in places.items() if name in queues}
     for name, place in released.items():
