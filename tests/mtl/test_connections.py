@@ -112,7 +112,6 @@ def test_a_session_lives_as_long_as_any_of_its_connections(end: str) -> None:
 
 @pytest.mark.parametrize("idle", [1, 1000])
 def test_what_is_due_together_ends_once(idle: int) -> None:
-    """A process that stood still for long: flows, leases and their session are all too old."""
     broker = Broker(limits={"session-idle": idle})
     peer = broker.session("ingest")
     broker.connect(broker.lease(peer, "Writer"))
@@ -361,9 +360,7 @@ class Real(MtlCase):
         self.assertEqual(factory.snapshot()["connections"], 2)
 
     @run
-    async def test_a_first_request_of_a_connection_that_has_ended_opens_nothing__MT_30(
-        self,
-    ) -> None:
+    async def test_who_has_left_before_it_is_heard_opens_nothing__MT_30(self) -> None:
         recorded = Recorded()
         factory = self.server(sockets=recorded)
         recorded.routers[0].pauseProducing()

@@ -133,9 +133,7 @@ def test_queues_are_bounded_in_number_and_bytes__MT_29() -> None:
 
 
 @pytest.mark.parametrize(("space", "code"), [(None, 200), ("shared", 400)])
-def test_a_queue_that_nobody_uses_makes_room_for_another__MT_29(
-    space: str | None, code: int
-) -> None:
+def test_an_unused_queue_makes_room_for_another__MT_29(space: str | None, code: int) -> None:
     clock, broker = Clock(), Broker(limits={"broker-queues": 1})
     queue: Any = broker.server.profiles["queue"]
     queue.serve(ServedBroker(clock, broker.limits, wallClock=clock.seconds), space)

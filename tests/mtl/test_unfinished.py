@@ -504,16 +504,26 @@ def test_what_is_given_and_not_acknowledged_is_in_the_ledger__NB_02(given: Given
 
 def test_a_trickle_is_no_progress__NB_02() -> None:
     """NB-02: who reads some bytes each second is as late as who reads none."""
-    given = Given(20 * MIB)
+    given = Given(10 * MIB)
     good, sly = given.join(b"good"), given.join(b"sly")
-    for _ in range(60):
-        given.give(good, MIB)
-        if not given.cut:
-            given.give(sly, MIB)
-        given.read(sly, 1000)
+    for second in range(60):
         given.read(good, STEP)
+        given.give(good, 2 * STEP, STEP)  # it is sent more than it reads
+        if second > 20 and not given.cut:  # and it has begun later
+            given.give(sly, MIB)
+            given.read(sly, STEP if second == 21 else 1000)
         given.wait(CHECK_SECONDS)
     assert given.cut == [b"sly"] and good.entered
+
+
+def test_who_has_read_everything_since_the_last_check_stays__NB_02() -> None:
+    given = Given(2 * MIB)
+    first, second = given.join(b"first"), given.join(b"second")
+    given.give(first, MIB)
+    given.wait(60)
+    given.read(first, MIB)
+    given.give(second, 3 * STEP * 8, STEP * 8)
+    assert (given.cut, given.ledger.held) == ([], 24 * STEP)
 
 
 def test_libzmq_is_given_little_for_each_while_all_hold_much__NB_02(given: Given) -> None:
@@ -555,6 +565,8 @@ def test_who_reads_is_not_given_up_for_what_waits__NB_02(given: Given) -> None:
     given.read(peer, STEP)
     given.wait(CHECK_SECONDS)
     assert backlog.since == given.clock.seconds()
+    given.every.shutdown()
+    assert given.ledger.held == 0
 
 
 def test_heartbeats_that_are_acknowledged_are_no_credit__NB_02(given: Given) -> None:
@@ -565,6 +577,9 @@ def test_heartbeats_that_are_acknowledged_are_no_credit__NB_02(given: Given) -> 
     assert peer.has_room() and peer.passed == 0
     given.give(peer, 2 * MIB)
     assert given.ledger.held == 2 * MIB
+    given.every.forget(peer)
+    given.wait(2)
+    assert given.ledger.held == 0 and given.clock.getDelayedCalls() == []
 
 
 def test_where_nobody_tells_only_what_waits_outside_counts__NB_02(given: Given) -> None:
