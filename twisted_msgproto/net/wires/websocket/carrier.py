@@ -357,7 +357,6 @@ class Carrier(_Mixin):
                 break
 
     def _answer(self, answer: Control | Refusal) -> None:
-        self._steps -= 1
         if isinstance(answer, Refusal):
             if answer.code == CLOSE_TOO_BIG:
                 self.oversize = True
