@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from tests.tools.processes import (
     msgproto,
     wait_gone,
 )
+from tests.tools.queues import batch, put
+from twisted_msgproto.queue import QueueReader, QueueWriter
 
 POWERLESS = """
 import ctypes
@@ -123,6 +126,40 @@ def test_a_queue_where_nobody_may_write_is_a_line(launch: Launcher, directory: P
     done = launch.run(POWERLESS, "twisted_msgproto", "check", "g.toml", module=AFTER)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith("/closed cannot be written\n")
+
+
+OF_ANOTHER = {
+    "broker ls": (["broker", "ls", "q"], 2),
+    "broker peek": (["broker", "peek", "q", "orders"], 2),
+    "broker purge": (["broker", "purge", "q", "orders"], 2),
+    "broker requeue": (["broker", "requeue", "q", "orders"], 2),
+    "queue trim": (["queue", "trim", "q"], 2),
+    "queue mend": (["queue", "mend", "q"], 1),
+    "queue consumers --reset": (["queue", "consumers", "q", "--reset", "c", "earliest"], 2),
+}
+
+
+@pytest.mark.parametrize(("words", "status"), OF_ANOTHER.values(), ids=OF_ANOTHER.keys())
+def test_root_leaves_nothing_in_a_queue_which_its_gateway_could_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], status: int
+) -> None:
+    """The gateway did not start again after root's ``msgproto broker ls``."""
+    monkeypatch.chdir(tmp_path)
+    with closing(QueueWriter("q")) as writer:
+        put(writer, batch(1))
+    QueueReader("q").register("c")
+    Path("q/broker").mkdir()
+
+    def files() -> dict[Path, tuple[int, int]]:
+        found = {path: path.stat() for path in Path("q").rglob("*")}
+        return {path: (one.st_ino, one.st_mtime_ns) for path, one in found.items()}
+
+    before = files()
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    line = rf"the queue {tmp_path}/q belongs to the user {owner}: run this as that user\n"
+    assert re.search(line, msgproto(*words, status=status))
+    assert files() == before
 
 
 TWISTD_OPTIONS = {

@@ -89,10 +89,12 @@ def opened(where: str, token_file: str | None = None, authority: str | None = No
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
     from twisted_msgproto.core.disk import OS_DISK
     from twisted_msgproto.queue import QueueReader
+    from twisted_msgproto.queue.queue_directories import refuse_of_another
 
     QueueReader(where)  # or else it is no queue
     holder = OS_DISK.lock_holder(os.path.join(where, "lock"))
     if holder is None:
+        refuse_of_another(where)
         return StoppedBroker(where)
     if not os.path.exists(os.path.join(where, SOCKET_NAME)):
         raise QueueAway(

@@ -75,6 +75,10 @@ def _changed(arguments: SimpleNamespace) -> int:
         name, place = arguments.reset
         if not arguments.yes:
             look_for_bridge(arguments.directory, name, RESETTING)
+        if not arguments.directory.startswith(ELSEWHERE):
+            from twisted_msgproto.queue.queue_directories import refuse_of_another
+
+            refuse_of_another(arguments.directory)
         reset(queue, name, offset_of(queue, place))
     found = standings(queue, time.time())
     if arguments.json:

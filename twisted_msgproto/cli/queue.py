@@ -193,8 +193,10 @@ run.add_command(consumers.run, "consumers")
 @action("trim", "remove the segments which every consumer has committed")
 def _trim(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.queue import QueueReader, SegmentLog
+    from twisted_msgproto.queue.queue_directories import refuse_of_another
 
     QueueReader(arguments.directory)  # or else an empty directory would become a queue
+    refuse_of_another(arguments.directory)
     with closing(SegmentLog(arguments.directory)) as log:
         for line in log.recovery.lines:
             print(line)
@@ -210,14 +212,12 @@ def _trim(arguments: SimpleNamespace) -> int:
 )
 def _mend(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.queue import QueueReader, SegmentLog
-    from twisted_msgproto.queue.queue_directories import has_broker
+    from twisted_msgproto.queue.queue_directories import has_broker, refuse_of_another
 
     place = os.fspath(arguments.directory)
     try:
         QueueReader(place)  # or else an empty directory would become a queue
-        owner = os.stat(place).st_uid
-        if owner != os.geteuid():  # its gateway and bridge could not read what this writes
-            raise QueueError(f"it belongs to the user {owner}: run this as that user")
+        refuse_of_another(place)
         with closing(SegmentLog(place, check_bytes=0)) as log:  # a start publishes what is whole
             lines = log.recovery.lines
     except QueueLocked as error:

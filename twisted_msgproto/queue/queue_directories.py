@@ -60,6 +60,16 @@ def unreadable(directory: str | os.PathLike[str], error: OSError) -> str:
     return f"cannot read the queue {os.path.abspath(directory)}: {error.strerror}{remedy}"
 
 
+def refuse_of_another(directory: str | os.PathLike[str]) -> None:
+    """Raise QueueError for a queue of another user, whose gateway and bridge could not read what
+    this one writes; root may write there.
+    """
+    owner = os.stat(directory).st_uid
+    if owner != os.geteuid():
+        place = os.path.abspath(directory)
+        raise QueueError(f"the queue {place} belongs to the user {owner}: run this as that user")
+
+
 def queues_in(directory: str | os.PathLike[str]) -> list[str]:
     """Return the queues that are in ``directory``, 2 before 10; none if it is no directory.
 
