@@ -161,8 +161,9 @@ class Served:
         )
         self.pairs: list[Pair] = []
 
-    def join(self) -> Any:
+    def join(self, **hooks: Any) -> Any:
         factory = self.lines.LinesClientFactory(clock=self.clock, limits=self.limits)
+        factory.protocol = type("Hooked", (self.lines.LinesClient,), hooks)
         pair = Pair(self.server.buildProtocol, factory.buildProtocol)
         self.pairs.append(pair)
         client = pair.client.protocol
@@ -315,6 +316,21 @@ def test_limits_are_looked_at_before_anything_is_sent(lines: Any) -> None:
     assert all(isinstance(failure_of(one), ConnectionClosed) for one in sent)
 
 
+def test_a_client_hears_when_its_session_stands_and_when_it_has_ended(lines: Any) -> None:
+    served, heard = Served(lines), []
+    names = ["connectionMade", "sessionEstablished", "sessionLost", "connectionLost"]
+
+    def noting(name: str) -> Any:
+        return lambda client, *reason: heard.append((name, client.established))
+
+    served.join(**{name: noting(name) for name in names})
+    assert heard == list(zip(names[:2], [False, True], strict=True))
+    drained = served.server.drain()
+    served.settle()
+    assert drained.called and heard[2:] == [(name, False) for name in names[2:]]
+    served.end()
+
+
 def test_cancelling_is_safe_also_in_a_callback(lines: Any) -> None:
     served = Served(lines, sink := HeldSink())
     client = served.join()
@@ -421,8 +437,11 @@ def test_twistd_gateway_send_recv_and_check_find_it(
         seconds=START_SECONDS,
     )
     assert too_long.returncode == 1 and "Traceback" not in too_long.stderr
+    left = launch("recv", "lines", address, env=with_sixth)
+    until_subscribed(address, left)
     gateway.signal(signal.SIGTERM)
     assert gateway.wait(seconds=START_SECONDS) == -signal.SIGTERM
+    assert left.wait(seconds=START_SECONDS) == 1 and "has ended the connection" in left.output
     landed = [body for body in bodies(launch.directory / "spool") if body != b"probe"]
     assert landed[:2] == [b"one", b"t\\wo"] and len(landed) == 3002
 

@@ -271,6 +271,7 @@ class OrderlyLink(Link):
     A protocol says what an orderly end is (:meth:`endInOrder`, :meth:`endNow`).
     """
 
+    peerSaid: Exception | None = None  # why it ends the session
     _drainTimer: Any = None  # the call that ends an orderly end that takes too long
 
     @cached_property
@@ -337,7 +338,19 @@ class OrderlyLink(Link):
         self._ended = self._gone = True
         self._closed()
 
+    def establish(self) -> None:
+        super().establish()
+        if self.factory.sessionLog is not None:
+            self.factory.sessionLog.began(self)
+        self._guarded(self.protocol.sessionEstablished)
+
     def sessionEnding(self, reason: Failure) -> None:
+        if self._established:
+            self._established = False
+            if self.factory.sessionLog is not None:
+                self.factory.sessionLog.ended(self, self.closeReason)
+            said = self.peerSaid
+            self._guarded(self.protocol.sessionLost, reason if said is None else Failure(said))
         super().sessionEnding(reason)
         self._closed()
 
@@ -388,7 +401,6 @@ class SessionLink(OrderlyLink):
     refusalEnds: ClassVar[str] = ""
     """This is added to the line in the log that tells of a refusal."""
 
-    peerSaid: Exception | None = None  # why it ends the session
     _permissions: Permissions | None = None  # nothing was asked yet
     _lossLogged = False  # it was logged that something is not stored
 
@@ -410,12 +422,6 @@ class SessionLink(OrderlyLink):
                 self.factory, self.clientId, address, self.peer, ends=self.refusalEnds
             )
         return permissions.refuses(action, name, count)
-
-    def establish(self) -> None:
-        super().establish()
-        if self.factory.sessionLog is not None:
-            self.factory.sessionLog.began(self)
-        self._guarded(self.protocol.sessionEstablished)
 
     def deliver(self, batch: MessageBatch, position: Any) -> None:
         """Deliver a batch; the machine is told when what stood at ``position`` is safe, or lost."""
@@ -508,15 +514,6 @@ class SessionLink(OrderlyLink):
     @property
     def owes(self) -> bool:
         return bool(self._unsafeBatches) or super().owes
-
-    def sessionEnding(self, reason: Failure) -> None:
-        if self._established:
-            self._established = False
-            if self.factory.sessionLog is not None:
-                self.factory.sessionLog.ended(self, self.closeReason)
-            said = self.peerSaid
-            self._guarded(self.protocol.sessionLost, reason if said is None else Failure(said))
-        super().sessionEnding(reason)
 
     def snapshot(self) -> dict[str, object]:
         mine = {"client_id": self.clientId, "unsafe_bytes": self._unsafeBytes}

@@ -264,12 +264,10 @@ class WriterLink(ClientLink):
         return self.factory.buildWriter()
 
     def transportSecured(self) -> None:
-        self._established = True  # for who asks in the hook
         ttl = self.factory.limits["ttl"]
         if ttl:
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
         with self._gathering():
-            self._guarded(self.protocol.sessionEstablished)
             self.establish()
         self.look()
 
@@ -292,8 +290,6 @@ class WriterLink(ClientLink):
             self.owner.clientLost(self, self._unanswered, self._established)
         else:
             fail_all([batch.token for batch in self._unanswered], self.closeReason)
-        if self._established:
-            self._guarded(self.protocol.sessionLost, reason)
         super().sessionEnding(reason)
 
     # ── what the reader says ────────────────────────────────────────────────────────────────────

@@ -184,9 +184,7 @@ class ControlLink(ClientLink):
 
     def establish(self) -> None:
         if not self._established:  # else it has logged in once more
-            self._established = True  # for who asks in the hook
-            self._guarded(self.protocol.sessionEstablished)
-        super().establish()
+            super().establish()
 
     def endSession(self, reason: Failure) -> None:
         if self._established:
@@ -233,7 +231,6 @@ class ControlLink(ClientLink):
         for flow in list(self.flows.values()):
             flow.close()
         self._sockets.shutdown()
-        self.endSession(reason)
         super().sessionEnding(reason)
 
     # ── the machine's events ────────────────────────────────────────────────────────────────────
