@@ -92,9 +92,8 @@ class Login(SynchronousTestCase):
         self.clock.advance(0.6)
         self.failureResultOf(quick, UnauthorizedLogin)
         self.clock.advance(0.5)
-        slow.asked[1].errback(
-            UnauthorizedLogin()
-        )  # a whole number of delays does not tell how long
+        slow.asked[1].errback(UnauthorizedLogin())
+        # A whole number of delays does not tell how long.
         self.clock.advance(0.49)
         self.assertNoResult(late)
         self.clock.advance(0.01)
@@ -626,11 +625,7 @@ ARRIVAL = st.tuples(
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(ARRIVAL, max_size=60),
-    st.sampled_from([0.0, 0.2, 5.0]),
-    st.sampled_from([3, 100]),
-)
+@given(st.lists(ARRIVAL, max_size=60), st.sampled_from([0.0, 0.2, 5.0]), st.sampled_from([3, 100]))
 def test_the_right_password_gets_in_whatever_others_do(
     arrivals: list[tuple[float, str, str, bool, bool]], check: float, line: int
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -299,6 +300,24 @@ class Loopback(TestCase):
         self.assertEqual(peer.recv(100, socket.MSG_DONTWAIT), b"ack")
         transport.loseConnection()
         await self.lost
+
+    async def test_who_takes_what_the_system_holds_is_at_work(self) -> None:
+        transport, peer = await self.connected()
+        output = Output(transport, Clock(), 30.0, lambda: None)
+        self.assertEqual(output.takenAt(1.0), 0.0)
+        transport.getHandle().send(MUCH)
+        self.assertEqual(output.takenAt(now := 2.0), 0.0)
+        while output.takenAt(now := now + 1.0):
+            """Its system is not full yet."""
+        first = Output(transport, Clock(), 30.0, lambda: None)
+        self.assertEqual(first.takenAt(now), now, "nobody has looked before")
+        while not output.takenAt(now := now + 1.0):
+            peer.recv(1 << 16)
+        self.assertEqual(output.takenAt(now), now)
+        left, right = socket.socketpair()  # where nobody can tell
+        with left, right:
+            there: Any = SimpleNamespace(socket=left, loseConnection=None)
+            self.assertEqual(Output(there, Clock(), 30.0, lambda: None).takenAt(6.0), 0.0)
 
     async def test_nothing_overtakes_what_waits_when_there_is_room_again(self) -> None:
         transport, peer = await self.connected()

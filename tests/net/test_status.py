@@ -438,12 +438,8 @@ class Access(Served):
 
 class Rules(SynchronousTestCase):
     def test_beyond_this_machine_it_wants_tls_and_a_token(self) -> None:
-        for endpoint in (
-            LOOPBACK,
-            "tcp:0:interface=\\:\\:1",
-            "unix:x",
-            "tcp:0:interface=localhost",
-        ):
+        local = r"tcp:0:interface=\:\:1", "tcp:0:interface=localhost"
+        for endpoint in (LOOPBACK, *local, "unix:x"):
             Gateway(Clock()).showStatus(endpoint)
         keys = self.mktemp()
         os.mkdir(keys)

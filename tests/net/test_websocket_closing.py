@@ -30,10 +30,7 @@ from tests.net.test_websocket import (
 )
 from twisted_msgproto.core.errors import ConfigurationError, ProtocolViolation
 from twisted_msgproto.net.clients.client_endpoints import parse_address
-from twisted_msgproto.net.wires.websocket import (
-    WebSocketClientFactory,
-    WebSocketServerFactory,
-)
+from twisted_msgproto.net.wires.websocket import WebSocketClientFactory, WebSocketServerFactory
 from twisted_msgproto.net.wires.websocket import frames as websocket_frames
 
 
@@ -87,11 +84,7 @@ class Closing(TestCase):
         for say, kind, text in (
             (lambda one: one.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8"), ConnectionDone, "clean"),
             (lambda one: one.session.wire.abort(), ConnectionLost, "the session was given up"),
-            (
-                lambda one: one.closeWebSocket(1000),
-                ConnectionLost,
-                "without previous WebSocket closing",
-            ),
+            (lambda one: one.closeWebSocket(1000), ConnectionLost, "previous WebSocket closing"),
             (
                 lambda one: one.onCloseHandshakeTimeout(),
                 ConnectionLost,
@@ -112,14 +105,8 @@ class Closing(TestCase):
             (lambda one: one.closeWebSocket(1000), "no WebSocket: closed before the upgrade"),
             (lambda one: one.closeWebSocket(1000, "mine"), "no WebSocket: mine"),
             (lambda one: one.factory.abortUpgrades(), "no WebSocket: the server stops"),
-            (
-                lambda one: one.dataReceived(b"x" * 20_000),
-                f"no WebSocket: {LONG_HEAD}",
-            ),
-            (
-                lambda one: one.dataReceived(b"\x16\x03\x01" + bytes(9)),
-                f"no WebSocket: {SPEAKS_TLS}",
-            ),
+            (lambda one: one.dataReceived(b"x" * 20_000), f"no WebSocket: {LONG_HEAD}"),
+            (lambda one: one.dataReceived(b"\x16\x03\x01" + b"x"), f"no WebSocket: {SPEAKS_TLS}"),
         ):
             connection, _, _ = server(upgrade=False)
             say(connection)
