@@ -334,15 +334,15 @@ def _erase(arguments: SimpleNamespace) -> int:
     print(f"{would} {done.rows} rows in {done.files} files")
     if done.purged:
         print(f"deleted {len(done.purged)} files")
-    if done.version is not None:
-        for line in where_else(done.version, purged=arguments.purge):
+    if done.version is not None or (arguments.purge and not arguments.dry_run):
+        for line in where_else(done.version or table.version, purged=arguments.purge):
             print(f"still there: {line}")
     return 0
 
 
 def where_else(version: int, *, purged: bool) -> list[str]:
     """Return where erased rows still are."""
-    older = "files which compaction took out before" if purged else "the files which held them"
+    older = "the files which held them" + (" and were taken out before" if purged else "")
     return [
         f"{older}, until 'msgproto table vacuum' a day later",
         f"least and greatest values, in the log's versions before {version}, about six hours",
