@@ -640,6 +640,7 @@ class TestBridge:
         assert Table.open(dead).landed() == {}
         for path in dead.glob("day=*"):
             path.unlink()
+        (dead / "_delta_log" / f"{1:020}.json").write_text("{")
 
         write(few, messages(8, 4))
         gateway = launch(
@@ -648,6 +649,7 @@ class TestBridge:
         )
         page = gateway.address("status").removeprefix("tcp:")
         running = launch(*words, env=env)
+        running.line(r"bridge: .*dead: version 1 is empty now", seconds=START_SECONDS)
         running.line(r"rejected 1 rows .*\(offsets 10\).*not this one", seconds=START_SECONDS)
         # Each of the workers that the function ended left its place to one with all imports.
         workers = [command_of(pid) for pid in descendants(running.pid)]

@@ -559,6 +559,8 @@ class Bridge:
         letters = preflight.open_table(
             options.dead_letters, DEAD_SCHEMA, None, options.storage, own
         )
+        for line in letters.mended:
+            self.say(f"bridge: {letters.location}: {line}")
         return DeadLetters(table, letters, own, open_range, Maintenance(own, self.say))
 
     def _caught(self, work: Callable[[], None]) -> None:
