@@ -321,6 +321,7 @@ def test_without_the_token_nothing_is_told(queue: Path, tmp_path: Path) -> None:
     wrong.write_text("sesam")
     with Served(queue, token="sesame") as served:
         assert FlightQueue(served.location, token_file=str(right)).end() == 1500
+        assert offsets_of(asked(served.location, tokenFile=right)) == list(range(1500))
         for token_file in (None, str(wrong)):
             with pytest.raises(QueueError, match="it wants its token") as caught:
                 FlightQueue(served.location, token_file=token_file)
