@@ -143,6 +143,10 @@ def ask_until(gateways: Gateways, count: int, landed: dict[str, Landed] | None =
 def test_all_answer_and_have_the_consumer_registered(gateways: Make) -> None:
     queues = [FakeQueue("a"), FakeQueue("b")]
     some = gateways(*queues)
+    some.consumer = None  # before the table is made they are only looked at
+    assert ask_until(some, 2) == ["a", "b"]
+    assert [queue.registered for queue in queues] == [[], []]
+    some.consumer = "night"
     assert ask_until(some, 2, {"a": Landed(3, 1, 1)}) == ["a", "b"]
     assert [queue.registered for queue in queues] == [["night"], ["night"]]
     assert queues[0].asked[-1] == Landed(3, 1, 1)

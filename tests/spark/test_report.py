@@ -172,6 +172,7 @@ class Far:
         raise QueueError("unknown action 'status'")
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_queues_elsewhere_are_sent_the_status_now_and_then_and_may_refuse_it() -> None:
     far, now = Far(), [0.0]
     sent = SentStatuses(StatusFiles({}, "night", {}), "night", {"q": far}.get, clock=lambda: now[0])
