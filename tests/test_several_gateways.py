@@ -496,8 +496,8 @@ def test_what_is_said_of_several_queues_names_the_directory_of_each(
 
 
 def test_tail_shows_the_last_of_all_queues_and_whose_they_are(tmp_path: Path) -> None:
-    made_queue(tmp_path / "1", 0)
-    made_queue(tmp_path / "b", 10)
+    made_queue(tmp_path / "1", 10)
+    made_queue(tmp_path / "b", 0)
     rows = [
         json.loads(line)
         for line in msgproto("queue", "tail", tmp_path, "-n", "4", "--json").splitlines()

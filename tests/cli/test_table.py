@@ -67,8 +67,10 @@ def test_counts(landed: Landed) -> None:
 
 
 def test_counts_as_json(landed: Landed) -> None:
+    (torn := Path(landed.location, "_delta_log", "_last_checkpoint")).touch()
     facts = json.loads(landed.msgproto("counts", "--json"))
     assert (facts["rows"], facts["gateways"][landed.id]["landed"]) == (21, 21)
+    assert torn.exists(), "who reads mends nothing"
 
 
 def test_verify_of_a_whole_table(landed: Landed) -> None:
