@@ -249,7 +249,7 @@ class Bridge:
     def _fresh(self) -> None:
         self.consumer = self.options.consumer or ""
         self.status: StatusFiles | None = None
-        self.sent: SentStatuses | None = None
+        self.sent: SentStatuses  # as long as there is a loop
         self.loop: Loop | None = None
         self.folder: Path | None = None
         self._shown: Batch | None = None
@@ -585,7 +585,7 @@ class Bridge:
     def _report(self) -> None:
         if self.loop is None:
             return
-        assert self.status is not None and self.sent is not None
+        assert self.status is not None
         report = self.loop.report("running")
         if report.progress.last is not self._shown:
             self._shown = report.progress.last
@@ -597,7 +597,7 @@ class Bridge:
 
     def _write(self, report: Report) -> None:
         sending: threading.Thread | None = None
-        if self.sent is not None and self.loop is not None:
+        if self.loop is not None:
             remote = list(self.loop.gateways.remote())
             work = partial(self.sent.finish, report, remote, MARKS_SECONDS)
             sending = threading.Thread(target=work, name="last status", daemon=True)
