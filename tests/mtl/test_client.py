@@ -322,8 +322,7 @@ def test_what_is_no_reply_or_not_asked_for_is_dropped_and_counted__MT_02() -> No
     asked = Asked()
     asked.client.open("host", 0.0)
     for frames in (
-        [b"x"], [b"", b"2", b"{}"], [b"", b"600", b"{}"], [b"", b"200", b"["],
-        [b"", b"200", b"[]"],
+        [b"x"], [b"", b"2", b"{}"], [b"", b"600", b"{}"], [b"", b"200", b"["], [b"", b"200", b"[]"]
     ):  # fmt: skip
         assert asked.client.receive([frames], 0.0) == []
     asked.reply(201)
