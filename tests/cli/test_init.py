@@ -162,6 +162,24 @@ def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -
     assert int(gateway["LimitNOFILE"]) >= 10_000
 
 
+def test_a_user_without_a_name_is_a_number_and_nothing_is_given_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container."""
+    owners: set[object] = set()
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("os.getuid", lambda: 4711)
+    for name in ("os.chown", "os.fchown"):
+        monkeypatch.setattr(name, lambda file, *owner: owners.add(owner))
+    msgproto("init", tmp_path / "new")
+    assert {directives((tmp_path / "new" / unit).read_text())["User"] for unit in UNITS} == {"4711"}
+    assert owners == {(-1, -1)}
+
+
 def test_instances_share_the_ports_and_have_a_queue_and_a_page_each(tmp_path: Path) -> None:
     here = tmp_path / "100% a"
     msgproto("init", here, "--instances", "2", "--user", "daemon")
