@@ -600,7 +600,7 @@ class Bridge:
         if self.loop is not None:
             remote = list(self.loop.gateways.remote())
             work = partial(self.sent.finish, report, remote, MARKS_SECONDS)
-            sending = threading.Thread(target=work, name="last status", daemon=True)
+            sending = threading.Thread(target=work, name="last status")
             sending.start()
         if self.status is not None:
             # A disk that hangs must not keep the process from its end.
