@@ -415,7 +415,10 @@ class Access(Served):
         for host, wanted in (
             ("evil.example", 403), ("127.0.0.1:1", 200), ("[::1]:1", 200), ("localhost", 200),
         ):  # fmt: skip
-            status, _, _ = await self.get("/status.json", Host=host)
+            status, body, _ = await self.get("/status.json", Host=host)
+            # What a command says of a gateway behind a proxy: it had been "no gateway".
+            error = json.loads(body).get("error", "")
+            self.assertEqual("has to name it (Host) by an address" in error, status == 403)
             self.assertEqual(status, wanted, host)
 
     async def test_without_a_token_nobody_sees_or_moves_messages(self) -> None:

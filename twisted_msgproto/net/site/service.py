@@ -188,11 +188,12 @@ class _Refused(Resource):
         self._challenge = challenge
 
     def render(self, request: Request) -> bytes:
-        request.setResponseCode(self._status)
-        request.setHeader(b"content-type", b"text/plain; charset=utf-8")
+        answer = in_json({"error": self._text}, self._status)
+        request.setResponseCode(answer.status)
+        request.setHeader(b"content-type", answer.kind.encode())
         if self._challenge:
             request.setHeader(b"www-authenticate", b'Basic realm="msgproto", charset="UTF-8"')
-        return self._text.encode() + b"\n"
+        return answer.body
 
 
 class Guarded(Resource):
@@ -213,7 +214,11 @@ class Guarded(Resource):
     def getChildWithDefault(self, name: bytes, request: Request) -> Any:
         if name != OPEN_PATH:
             if self._token is None and not _names_this_machine(request):
-                return _Refused(http.FORBIDDEN, "the Host of this request is not this machine")
+                return _Refused(
+                    http.FORBIDDEN,
+                    "this endpoint has no token: a request, also one that a proxy passes on, has to"
+                    " name it (Host) by an address or as localhost",
+                )
             if self._token is not None and not self._lets_in(request, self._token):
                 return _Refused(http.UNAUTHORIZED, "the token is needed", challenge=True)
         return self._root.getChildWithDefault(name, request)
