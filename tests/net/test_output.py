@@ -311,6 +311,8 @@ class Loopback(TestCase):
             """Its system is not full yet."""
         first = Output(transport, Clock(), 30.0, lambda: None)
         self.assertEqual(first.takenAt(now), now, "nobody has looked before")
+        first.pauseProducing()
+        self.assertEqual(first.takenAt(now + 1.0), now + 1.0, "something waits, and it has time")
         while not output.takenAt(now := now + 1.0):
             peer.recv(1 << 16)
         self.assertEqual(output.takenAt(now), now)
