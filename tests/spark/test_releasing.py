@@ -117,6 +117,8 @@ def test_a_name_that_the_queue_does_not_know_yet_is_told(
     checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=1)
     QueueReader(queue).register("night")
     assert release(checkpoint, str(queue), "night") == {identity(queue): 300}
+    with pytest.raises(QueueError):
+        release(checkpoint, str(queue), "no/name")
     assert capsys.readouterr().err == ""
     release(checkpoint, str(queue), "nigth")
     line = f"queue {identity(queue)}: 'nigth' is a new consumer; so far it knew: night\n"

@@ -48,11 +48,12 @@ def release(
     if strangers and not set(queues) & set(places):
         raise QueueError(f"the checkpoint {checkpoint} does not know queue {strangers[0]}")
     for name, one in queues.items():
-        if consumer not in (known := one.describe().consumers):
+        known = one.describe().consumers
+        one.register(consumer)
+        if consumer not in known:
             names = ", ".join(sorted(known)) or "none"
             line = f"queue {name}: {consumer!r} is a new consumer; so far it knew: {names}"
             print(f"msgproto: {timed_line(time.time(), line)}", file=sys.stderr, flush=True)
-        one.register(consumer)
     released = {name: place for name, place in places.items() if name in queues}
     for name, place in released.items():
         queues[name].commit(consumer, place["offset"], proof(place))
