@@ -66,6 +66,22 @@ test("attachments may come later, from promises and Blobs (UM-04)", async () => 
   await assert.rejects(client.call("x", { attachments: broken }), TypeError);
 });
 
+test("attachments that are no array are not left out", async () => {
+  const onCall = () => new Reply("x", /** @type {any} */ (new Blob(["a"])));
+  const { client, socket, world } = await connected({ onCall });
+  const topic = client.session.openTopic("1");
+  socket.take();
+  for (const attachments of [new Blob(["a"]), new ArrayBuffer(1), new Uint8Array(0), 7]) {
+    await assert.rejects(client.call("x", { attachments: /** @type {any} */ (attachments) }), TypeError);
+    assert.throws(() => topic.publish("x", /** @type {any} */ (attachments)), TypeError);
+    assert.throws(() => client.setAttribute("a", "x", /** @type {any} */ (attachments)), TypeError);
+  }
+  socket.take();
+  socket.says("C1:x");
+  await turn();
+  assert.deepEqual([socket.take(), world.reported], [["E1:internal error"], ["attachments are an array"]]);
+});
+
 test("errors are told apart", async () => {
   const { client, socket } = await connected();
   const failing = async (answer, kind, check) => {

@@ -94,6 +94,7 @@ export class Stored {
  * @returns {(Uint8Array | Slot)[]}
  */
 export function bodiesOf(attachments, fill, produce) {
+  if (!Array.isArray(attachments)) throw new TypeError("attachments are an array");
   return attachments.map((attachment) => {
     if (typeof attachment === "function") {
       const slot = new Slot();

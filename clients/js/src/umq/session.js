@@ -138,13 +138,11 @@ export class UmqSession extends LinkedSession {
     machine.advanceClock(this._world.now());
     /** @type {[Slot, () => Promise<Uint8Array>][]} */
     const unmade = [];
-    const bodies = attachments.length
-      ? bodiesOf(
-          attachments,
-          (slot, bytes) => void this._fill(slot, bytes),
-          (slot, bytes) => unmade.push([slot, bytes]),
-        )
-      : [];
+    const bodies = bodiesOf(
+      attachments,
+      (slot, bytes) => void this._fill(slot, bytes),
+      (slot, bytes) => unmade.push([slot, bytes]),
+    );
     const result = verb(machine, bodies);
     for (const [slot, bytes] of unmade) this._unmade.set(slot, bytes);
     this._link.settle();
