@@ -109,6 +109,11 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ("[lumberjack]\nendpoint = 1979-05-27", r"\[lumberjack\] endpoint: cannot be a date"),
         ("[lumberjack]\nlimit = { x = 1 }", r"\[lumberjack\]: unknown limit 'x'"),
         ("[lumberjack]\nlimit = 'window'", "--limit takes NAME=VALUE"),
+        *(
+            (f"[lumberjack]\n{text}", f"limit window takes a number of events, not {said}")
+            for value, said in (("true", "'True'"), ("false", "'False'"), ("[1]", ""), ("{}", ""))
+            for text in (f"limit = {{ window = {value} }}", f"[limits]\nwindow = {value}")
+        ),
         ("[lumberjack]\n[limits]\nx = 1", r"\[limits\]: no server here has a limit 'x'"),
         ("[umq]\n[status]\nport = 1", r"\[status\]: unknown key 'port'; known: endpoint, token-"),
         ("[umq]\n[status]\nendpoint = 1", r"\[status\]: endpoint is a text"),

@@ -424,7 +424,7 @@ def option_words(place: str, key: str, value: object) -> list[str]:
     if isinstance(value, str | int | float):
         return [f"--{key}={value}"]
     if isinstance(value, Mapping):
-        return [word for k, v in value.items() for word in option_words(place, f"{key}={k}", v)]
+        return [f"--{key}={name}={one}" for name, one in value.items()]
     if isinstance(value, list):
         return [word for item in value for word in option_words(place, key, item)]
     raise ConfigurationError(f"{place}: cannot be a {type(value).__name__}")
