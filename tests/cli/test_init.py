@@ -167,11 +167,7 @@ def test_a_user_without_a_name_is_a_number_and_nothing_is_given_away(
 ) -> None:
     """As in a container."""
     owners: set[object] = set()
-
-    def nameless() -> str:
-        raise KeyError("getpwuid(): uid not found: 4711")
-
-    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("getpass.getuser", {}.popitem)  # a KeyError
     monkeypatch.setattr("os.getuid", lambda: 4711)
     for name in ("os.chown", "os.fchown"):
         monkeypatch.setattr(name, lambda file, *owner: owners.add(owner))

@@ -91,6 +91,14 @@ class Waiting(SynchronousTestCase):
         self.failureResultOf(running, Refused)
 
 
+def received(
+    clock: Any, recv: Any, show: Any = print, *more: Any, count: int | None = None
+) -> Deferred[None]:
+    command: Any = SimpleNamespace(recv=recv)
+    asked = RecvOptions(endpoint="x", count=count)
+    return Deferred.fromCoroutine(receive(clock, command, asked, show, *more))
+
+
 class Leaving(TestCase):
     def test_a_protocol_which_does_not_leave_is_left(self) -> None:
         clock = Clock()
@@ -102,11 +110,7 @@ class Leaving(TestCase):
             finally:
                 await Deferred()
 
-        command: Any = SimpleNamespace(recv=recv)
-        asked = RecvOptions(endpoint="x", count=1)
-        receiving = Deferred.fromCoroutine(
-            receive(clock, command, asked, lambda message: None, None)
-        )
+        receiving = received(clock, recv, count=1)
         clock.pump([1.0, 0.0])
         self.assertNoResult(receiving)
         clock.advance(LEAVE_SECONDS)
@@ -121,9 +125,7 @@ class Leaving(TestCase):
                 await deferLater(reactor, SECONDS - 1, show, Message("fake", "topic", 0))
             await Deferred()
 
-        command: Any = SimpleNamespace(recv=recv)
-        asked = RecvOptions(endpoint="x")
-        receiving = Deferred.fromCoroutine(receive(clock, command, asked, came.append, SECONDS))
+        receiving = received(clock, recv, came.append, SECONDS)
         clock.pump([SECONDS - 1] * 4)
         self.assertNoResult(receiving)
         clock.pump([1.0, 0.0])
@@ -137,8 +139,7 @@ class Leaving(TestCase):
             async def recv(reactor: Any, options: Any, show: Any) -> None:
                 return
 
-            command: Any = SimpleNamespace(recv=recv)
-            await receive(reactor, command, RecvOptions(endpoint="x"), print, None, file.fileno())
+            await received(reactor, recv, print, None, file.fileno())
 
     async def test_a_pipe_that_nobody_reads_any_more_ends_it(self) -> None:
         out, into = os.pipe()
@@ -148,9 +149,8 @@ class Leaving(TestCase):
         async def recv(reactor: Any, options: Any, show: Any) -> None:
             await Deferred()
 
-        command: Any = SimpleNamespace(recv=recv)
         with self.assertRaises(BrokenPipeError):
-            await receive(reactor, command, RecvOptions(endpoint="x"), print, None, into)
+            await received(reactor, recv, print, None, into)
 
     def test_a_protocol_which_is_refused_more_than_was_asked_for_may_tidy_up(self) -> None:
         clock, done = Clock(), list[str]()
@@ -162,9 +162,7 @@ class Leaving(TestCase):
             finally:
                 await deferLater(reactor, 1.0, done.append, "unsubscribed")
 
-        command: Any = SimpleNamespace(recv=recv)
-        asked = RecvOptions(endpoint="x", count=1)
-        receiving = Deferred.fromCoroutine(receive(clock, command, asked, lambda message: None))
+        receiving = received(clock, recv, count=1)
         clock.pump([0.0, 1.0])
         self.successResultOf(receiving)
         self.assertEqual(done, ["unsubscribed"])
