@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.tools.queues import batch, put
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.cli.tail import Tail
+from twisted_msgproto.core.errors import QueueMismatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.flight_server import QueueFlightServer
 
@@ -148,6 +150,32 @@ def test_what_is_removed_while_the_last_are_looked_for_is_left_out(
     begin, trim = QueueReader.begin, partial(msgproto, "queue", "trim", tmp_path / "q")
     monkeypatch.setattr(QueueReader, "begin", lambda self: (begin(self), trim())[0])
     assert [offset for offset, _ in Tail(reader, lambda *_: True, print).last(9)] == [38, 39]
+
+
+def test_a_queue_restored_from_a_copy_is_followed_from_its_end(
+    writer: QueueWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    shutil.copytree(tmp_path / "q", tmp_path / "copy")
+    put(writer, batch(50, 3))
+    writer.close()
+    tail, late = (Tail(QueueReader(tmp_path / "q"), lambda *_: True, said.append) for _ in "ab")
+    assert [offset for offset, _ in tail.last(1)] == [42]
+    begin, looks = QueueReader.begin, list[int]()
+
+    def restored(self: QueueReader) -> int:
+        looks.append(begin(self))
+        assert len(looks) < 9, "it is looked at for ever"
+        if len(looks) == 1:
+            shutil.rmtree(tmp_path / "q")
+            (tmp_path / "copy").rename(tmp_path / "q")
+        return looks[-1]
+
+    monkeypatch.setattr(QueueReader, "begin", restored)
+    with pytest.raises(QueueMismatch, match="which ends at 40"):
+        list(late.last(9))
+    assert list(tail.more()) == []
+    assert said == ["the queue ends at offset 40 now: messages above it were lost"]
 
 
 def test_damage_is_named_and_passed_over(writer: QueueWriter, tmp_path: Path) -> None:

@@ -179,6 +179,8 @@ class Tail:
                     )
                     places += compress(batch.column("offset").to_pylist(), wanted)
             except QueueMismatch:  # it was trimmed meanwhile
+                if self._queue.begin() <= lo:
+                    raise
                 lo = hi
                 continue
             found = places + found
