@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from twisted.scripts import twistd
@@ -160,6 +161,28 @@ def test_root_leaves_nothing_in_a_queue_which_its_gateway_could_not_read(
     line = rf"the queue {tmp_path}/q belongs to the user {owner}: run this as that user\n"
     assert re.search(line, msgproto(*words, status=status))
     assert files() == before
+
+
+def test_a_volume_that_is_the_queue_may_have_another_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes gives a volume to root and the gateway's group."""
+    monkeypatch.chdir(tmp_path)
+    with closing(QueueWriter("q")) as writer:
+        put(writer, batch(1))
+    QueueReader("q").register("c")
+    stat_of = os.stat
+
+    def mounted(path: Any, **options: Any) -> os.stat_result:
+        found = stat_of(path, **options)
+        if os.fspath(path) != "q":
+            return found
+        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:]))
+
+    monkeypatch.setattr(os, "stat", mounted)
+    for words, _ in OF_ANOTHER.values():
+        if words[0] == "queue":
+            msgproto(*words)
 
 
 TWISTD_OPTIONS = {

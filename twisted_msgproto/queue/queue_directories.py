@@ -63,8 +63,10 @@ def unreadable(directory: str | os.PathLike[str], error: OSError) -> str:
 def refuse_of_another(directory: str | os.PathLike[str]) -> None:
     """Raise QueueError for a queue of another user, whose gateway and bridge could not read what
     this one writes; root may write there.
+
+    The directory itself may be a volume, which has another owner.
     """
-    owner = os.stat(directory).st_uid
+    owner = os.stat(os.path.join(directory, IDENTITY_FILE)).st_uid
     if owner != os.geteuid():
         place = os.path.abspath(directory)
         raise QueueError(f"the queue {place} belongs to the user {owner}: run this as that user")
