@@ -412,7 +412,13 @@ def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) ->
 def test_the_command_refuses_in_one_line(launch: Launcher, queue: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     taken = launch("flight", "--queue", queue, "--listen", "grpc://127.0.0.1:0").address("flight")
-    tls = ["--listen", "grpc+tls://127.0.0.1:0", "--tls-cert", "empty", "--tls-key", "empty"]
+    with socket.create_server(("127.0.0.1", 0)) as before:  # an earlier server has closed first
+        port = before.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as near:
+            before.accept()[0].close()
+            near.recv(1)
+    there = f"grpc+tls://127.0.0.1:{port}"
+    tls = ["--listen", there, "--tls-cert", "empty", "--tls-key", "empty"]
     for options, text in (
         (["--listen", "grpc://0.0.0.0:0"], "can be reached from elsewhere"),
         (["--listen", taken], f"cannot listen on {taken}: Address already in use; another program"),

@@ -168,6 +168,8 @@ def _kept_from_listening(location: str) -> str:
     host = parts.hostname or ""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+            # As gRPC does: connections that have ended keep nobody from listening.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind((host, parts.port))
     except OSError as error:
         return cannot_listen(error)
