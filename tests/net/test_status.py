@@ -349,6 +349,15 @@ class Page(Served):
         await self.gateway.stopService()
         await peers[1].until(b"\r\n0\r\n\r\n")
 
+    async def test_a_page_that_comes_after_the_last_has_gone_has_samples_too(self) -> None:
+        await self.serve()
+        for _ in range(2):
+            page = await self.peer(self.port)
+            page.transport.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # type: ignore[union-attr]
+            await page.until(b"data: {")
+            page.transport.abortConnection()  # type: ignore[union-attr]
+            self.assertEqual((await self.get("/healthz"))[0], 200)  # by then it is seen
+
 
 class Hostile(Served):
     timeout = 240
