@@ -372,6 +372,7 @@ class Real(MtlCase):
         await until(lambda: not factory.snapshot()["connections"])
         recorded.routers[0].resumeProducing()
         await until(lambda: factory.counters["dropped:left"])
+        self.assertEqual(factory.counters["sessions_total"], 0)
 
     @run
     async def test_a_client_that_reads_no_answers_is_given_up__MT_24__MT_29(self) -> None:

@@ -581,6 +581,7 @@ class Reading(FalseCase):
         sent, ended = writer.send("a", b"x"), writer.whenEnded()
         self.pump()
         self.failureResultOf(sent, Refused)
+        self.assertTrue(writer.stands)
         self.begin_anew(client)
         self.assertIsInstance(self.got(ended), Refused)
 
