@@ -135,7 +135,7 @@ FILES: dict[str, tuple[str, str, Mended]] = {
     ),
     "a name for an interface": (
         "[sabc]\nendpoint = 'tcp:0:interface=no-such-host.invalid'",
-        "interface= takes an address of this machine, not another name",
+        "give it an address of this machine, such as 127.0.0.1, not another name",
         instead("no-such-host.invalid", "127.0.0.1"),
     ),
     "a long path": (

@@ -171,7 +171,7 @@ LISTENING: Final[tuple[tuple[str, str], ...]] = (
     (r"No such file or directory", "make its directory first"),
     (
         r"Name or service not known|Address family for hostname not supported|No address assoc",
-        "interface= takes an address of this machine, not another name",
+        "give it an address of this machine, such as 127.0.0.1, not another name",
     ),
     (r"AF_UNIX path too long", "a socket's path has 107 bytes at most: name a shorter one"),
 )
