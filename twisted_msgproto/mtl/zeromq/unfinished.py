@@ -109,10 +109,6 @@ class Seen:
         self.weight = 0  # bytes of memory that its unfinished message may need
 
 
-NOBODY: Final = Seen(("", 0), 0.0)
-"""Stands for connections that are not watched."""
-
-
 class EveryUnfinished:
     """The connections of all sockets, looked at in turns, and a bound of what they weigh together.
 
@@ -247,16 +243,19 @@ class Unfinished:
         libzmq says nothing of a message before it is whole: who sends or takes a large one is
         silent for as long as that needs.
         """
-        return self._names.get(name, NOBODY).moved_at
+        seen = self._names.get(name)
+        return 0.0 if seen is None else seen.moved_at
 
     def read(self, messages: list[list[bytes]]) -> None:
         for name in set(map(NAME, messages)):
-            self._names.get(name, NOBODY).heard = True
+            if (seen := self._names.get(name)) is not None:
+                seen.heard = True
         self._read += len(messages)
 
     def too_many_frames(self, name: bytes) -> None:
         """From now on nobody knows what of all that it sends was thrown away."""
-        self._names.get(name, NOBODY).many = True
+        if (seen := self._names.get(name)) is not None:
+            seen.many = True
 
     def read_to_end(self) -> None:
         self._ends += 1
