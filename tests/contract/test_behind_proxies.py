@@ -100,18 +100,23 @@ TLS_KINDS = {
 }
 
 
+def certified(directory: Path, *kinds: str) -> tuple[Authority, list[str]]:
+    """Return the endpoints with a certificate of localhost, and who signed it."""
+    folder = directory / "pems"
+    folder.mkdir()
+    authority = Authority(directory)
+    pair = authority.server("localhost", "localhost")
+    pem = folder / "localhost.pem"
+    pem.write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
+    return authority, [one.format(pem=pem, folder=folder, ca=authority.cert) for one in kinds]
+
+
 @pytest.mark.parametrize("kind", TLS_KINDS)
 def test_a_header_stands_in_front_of_tls(launch: Launcher, kind: str) -> None:
     """RD-24: Twisted looks for it inside, where no balancer puts it.  Rows have the client's
     address, as without TLS; also once the certificates were read again.
     """
-    folder = launch.directory / "pems"
-    folder.mkdir()
-    authority = Authority(launch.directory)
-    pair = authority.server("localhost", "localhost")
-    pem = folder / "localhost.pem"
-    pem.write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
-    where = TLS_KINDS[kind].format(pem=pem, folder=folder, ca=authority.cert)
+    authority, [where] = certified(launch.directory, TLS_KINDS[kind])
     (launch.directory / "g.toml").write_text(
         f"[queue]\ndirectory = 'q'\n[lumberjack]\n"
         f"endpoint = 'haproxy:{where}:interface=127.0.0.1'\n"
@@ -165,13 +170,7 @@ def test_who_is_refused_at_a_limit_is_closed_at_once_whatever_the_endpoint(
     launch: Launcher,
 ) -> None:
     """Behind TLS and proxies it stayed open, and had two tracebacks in the log."""
-    folder = launch.directory / "pems"
-    folder.mkdir()
-    authority = Authority(launch.directory)
-    pair = authority.server("localhost", "localhost")
-    pem = folder / "localhost.pem"
-    pem.write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
-    kinds = [kind.format(pem=pem, folder=folder, ca=authority.cert) for kind in OVER_TLS]
+    _, kinds = certified(launch.directory, *OVER_TLS)
     wheres = [f"{kind}:interface=127.0.0.1" for kind in ("tcp:0", "haproxy:tcp:0", *kinds)]
     listen = {name: f"endpoint = {wheres}\n" for name in ("lumberjack", "micromsg2", "umq", "sabc")}
     listen["sabc"] += f"websocket = {wheres}\n"

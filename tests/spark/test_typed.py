@@ -271,6 +271,13 @@ def test_one_process_lands_several_tables_each_once(launch: Launcher, tmp_path: 
     assert [row["offset"] for row in rows_of(tmp_path / "access")] == wanted(120)
 
 
+def undone(table: Path) -> Path:
+    """Undo what has landed, as nobody should; return a copy from before."""
+    saved = shutil.copytree(table, table.parent / "saved")
+    deltalake.DeltaTable(str(table)).restore(0)
+    return saved
+
+
 def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     launch: Launcher, tmp_path: Path
 ) -> None:
@@ -278,9 +285,7 @@ def test_a_table_that_cannot_be_landed_stands_aside_and_comes_back(
     fill(queue)
     configured(tmp_path, RAW, ACCESS)
     drain(launch)
-    saved = tmp_path / "saved"
-    shutil.copytree(access, saved)
-    deltalake.DeltaTable(str(access)).restore(0)
+    saved = undone(access)
     fill(queue, 90, 30)
     ended = start(launch, "--once")
     assert ended.wait(seconds=START_SECONDS) == 2
@@ -315,9 +320,7 @@ def test_the_others_go_on_when_the_first_table_stands_aside_and_its_folder_is_go
     process = launch("bridge", "--config", "bridge.toml")
     for name in ("access", "raw"):
         process.line(f"{name}: batch ", seconds=START_SECONDS)
-    saved = tmp_path / "saved"
-    shutil.copytree(access, saved)
-    deltalake.DeltaTable(str(access)).restore(0)
+    saved = undone(access)
     fill(queue, 90, 3)
     process.line("access: stands aside: ", seconds=START_SECONDS)
     shutil.rmtree(access)
@@ -340,9 +343,7 @@ def test_a_table_that_another_bridge_lands_while_it_stands_aside_ends_no_other(
     fill(queue)
     configured(tmp_path, RAW, ACCESS)
     drain(launch)
-    saved = tmp_path / "saved"
-    shutil.copytree(access, saved)
-    deltalake.DeltaTable(str(access)).restore(0)
+    saved = undone(access)
     process = start(launch)
     process.line("access: stands aside: .*RESTORE", seconds=START_SECONDS)
     with open(queue / "bridges" / f"{consumer(access)}.lock", "r+") as held:
