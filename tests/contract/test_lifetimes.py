@@ -516,6 +516,7 @@ class Lifetimes(TestCase):
                 session.abort()
                 assert await gone in ("down", "connecting")
                 await face.send(await service.whenEstablished(), b"one")
+                service.abort()  # leaves no timer behind
 
     @with_each
     async def test_a_service_takes_the_string_that_connect_takes(self, face: Face) -> None:

@@ -304,6 +304,10 @@ class EndingInOrder(Parts):
         service.abort()
         self.soon(world, service.stopService(), 1)
         self.failureResultOf(sent)
+        world, service = self.standing()
+        self.send(service).addCallback(lambda _: service.abort())
+        world.wait(1)
+        self.soon(world, service.stopService(), 1)
 
     def test_whoever_waits_hears_of_it(self: Any) -> None:
         world = self.serving()

@@ -325,15 +325,17 @@ class WriterLink(ClientLink):
             self._following = within
 
     def _settle(self) -> None:
-        if self._following or self._ended or not self._established:
+        if self._following:
             return
         writer, owner = self.machine, self.owner
         progress, self._progress = self._progress, None
         now = self._now()
         with self._gathering():
+            if owner is not None and progress is not None:
+                owner.clientProgressed(progress)  # also if a callback has ended the connection
+            if self._ended or not self._established:
+                return
             if owner is not None:
-                if progress is not None:
-                    owner.clientProgressed(progress)
                 owner.clientWants(self)
             while writer.flush(now) and owner is not None:
                 owner.clientWants(self)

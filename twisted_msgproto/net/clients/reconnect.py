@@ -550,10 +550,13 @@ class ReconnectingService(Service, Generic[S]):
         self._deadline = None
         self._cutOff()
 
-    def _left(self, result: object) -> None:
+    def _forgetDeadline(self) -> None:
         deadline, self._deadline = self._deadline, None
         if deadline is not None and deadline.active():
             deadline.cancel()
+
+    def _left(self, result: object) -> None:
+        self._forgetDeadline()
         self.session = None
         self._change(ReconnectState.DOWN)
         self._ending = False

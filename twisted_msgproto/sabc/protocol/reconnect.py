@@ -126,4 +126,5 @@ class SabcClientService(ReconnectingClient[SabcClient]):
             super()._cutOff()
         else:
             session.loseSession()
+            self._forgetDeadline()
             self._deadline = self.clock.callLater(GOODBYE_SECONDS, super()._cutOff)
