@@ -303,8 +303,10 @@ def test_whatever_a_status_holds_the_figures_have_known_types(change: dict[str, 
 
 def test_a_bridge_cannot_fill_the_page() -> None:
     long = {"error": "x" * 10_000, "known": [{"queue": "y" * 10_000}] * 1000,
-            "away": [{"error": "z" * 10_000}] * 1000}  # fmt: skip
+            "away": [{"error": "z" * 10_000}] * 1000, "offset": 2**63 - 1, "rows": 2**63,
+            "errors": {f"{number}": 1 for number in range(1000)}}  # fmt: skip
     shown = shown_bridge(WELL | long, 100.0)
+    assert (shown["offset"], shown["rows"], len(shown["errors"])) == (2**63 - 1, None, 20)
     assert len(shown["error"]) == 201
     assert len(shown["known"]) == len(shown["away"]) == 20
     assert len(json.dumps(shown)) < 30_000

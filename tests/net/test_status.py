@@ -541,7 +541,7 @@ class Rules(SynchronousTestCase):
         self.assertEqual(figures["protocols"]["lumberjack"]["counters"]["seen"], 10_000)
         self.assertEqual(figures["protocols"]["lumberjack"]["states"], {"ESTABLISHED": 10_000})
         faults = figures["protocols"]["lumberjack"]["faults"]
-        self.assertEqual((len(faults), sum(faults.values())), (101, 1002), "reasons are bounded")
+        self.assertEqual((len(faults), sum(faults.values())), (201, 1002), "reasons are bounded")
         met = {"json-bytes": 2, "unread-seconds": 1, "connections": 7}
         self.assertEqual(figures["protocols"]["lumberjack"]["limits_met"], met)
         self.assertEqual(len(figures["sessions"]), SESSIONS_SHOWN_MAX)

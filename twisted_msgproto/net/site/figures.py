@@ -24,7 +24,15 @@ from twisted.python.failure import Failure
 from ..counters import BOUNDS
 from ..deferreds import Waiters
 from ..sink import DurableSink
-from .queue_figures import NOTHING_READ, healthy, queue_figures, read_figures, safe_and_landing
+from .queue_figures import (
+    NOTHING_READ,
+    SHOWN_MAX,
+    healthy,
+    queue_figures,
+    read_figures,
+    safe_and_landing,
+    short,
+)
 
 Figures = dict[str, Any]
 """What a gateway shows, as JSON has it; ``docs/status.md`` describes it."""
@@ -33,16 +41,11 @@ KEPT_SECONDS: Final = 1.0
 
 SLICE_SESSIONS: Final = 500
 
-SESSIONS_SHOWN_MAX: Final = 200
-QUEUES_SHOWN_MAX: Final = 200
-REASONS_SHOWN_MAX: Final = 100
 OFFENDERS_SHOWN_MAX: Final = 50
 
 LATENCY_BOUNDS: Final = tuple(
     place for place, bound in enumerate(BOUNDS) if f"{bound:e}"[:3] in ("1.0", "2.5", "5.0")
 )
-
-TEXT_MAX: Final = 200
 
 QUEUE_SECONDS: Final = 3.0
 
@@ -229,14 +232,14 @@ class GatewayFigures:
                 continue
             if not state and not wanted:
                 found += len(factory.liveConnections)
-                sessions += _first_sessions(factory, SESSIONS_SHOWN_MAX - len(sessions))
+                sessions += _first_sessions(factory, SHOWN_MAX - len(sessions))
                 continue
             for number, session in enumerate(list(factory.liveConnections), 1):
                 if state in ("", _name_of(_state_of(session))):
                     shown = _shown_session(factory.protocolName, session)
                     if not wanted or any(wanted in str(one).casefold() for one in shown.values()):
                         found += 1
-                        if len(sessions) < SESSIONS_SHOWN_MAX:
+                        if len(sessions) < SHOWN_MAX:
                             sessions.append(shown)
                 if number % SLICE_SESSIONS == 0:
                     yield None
@@ -266,7 +269,7 @@ class GatewayFigures:
     def _first_sessions(self) -> list[Figures]:
         shown: list[Figures] = []
         for factory in self._gateway.factories:
-            shown += _first_sessions(factory, SESSIONS_SHOWN_MAX - len(shown))
+            shown += _first_sessions(factory, SHOWN_MAX - len(shown))
         return shown
 
 
@@ -318,8 +321,7 @@ def _shown_session(protocol: str, session: Any) -> Figures:
         if value is None or isinstance(value, bool | int | float):
             shown[name] = value
         else:
-            text = value if isinstance(value, str) else str(value)
-            shown[name] = text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+            shown[name] = short(value if isinstance(value, str) else str(value))
     return shown
 
 
@@ -342,7 +344,7 @@ def _counters(summed: Mapping[str, int], limits: Collection[str] = ()) -> Figure
             plain[name] = count
             continue
         of_family = reasons.setdefault(family, {})
-        if reason not in of_family and len(of_family) >= REASONS_SHOWN_MAX:
+        if reason not in of_family and len(of_family) >= SHOWN_MAX:
             reason = "other"
         of_family[reason] = of_family.get(reason, 0) + count
     faults, met = reasons.pop("fault", {}), reasons.pop("turned_away", {})
@@ -378,5 +380,5 @@ def _broker(queues: list[Any]) -> Figures | None:
         space["in_flight_messages"] += queue.in_flight
         space["bytes"] += queue.bytes
     most = sorted(queues, key=lambda queue: -(queue.waiting + queue.in_flight))
-    shown = [asdict(queue) for queue in most[:QUEUES_SHOWN_MAX]]
+    shown = [asdict(queue) for queue in most[:SHOWN_MAX]]
     return {"queues": shown, "queues_total": len(queues), "spaces": spaces}

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ...core.errors import QueueMismatch
 
-CONSUMERS_SHOWN_MAX: Final = 100
-RANGES_SHOWN_MAX: Final = 100
+SHOWN_MAX: Final = 200
+"""So many of a kind are shown one by one, such as sessions."""
 
 NOTHING_READ: Final[Mapping[str, Any]] = {
     "oldest": None,
@@ -36,7 +36,7 @@ def written_figures(writer: Any) -> dict[str, Any]:
         "queue_id": writer.queue_id,
         "max_bytes": writer.max_bytes,
         "left_bytes": max(writer.max_bytes - statistics["stored_bytes"], 0),
-        "damaged": [list(damage) for damage in writer.damaged[:RANGES_SHOWN_MAX]],
+        "damaged": [list(damage) for damage in writer.damaged[:SHOWN_MAX]],
         "stalled_because": writer.stalled,
         "refusal": writer.refusal,
         **NOTHING_READ,
@@ -109,7 +109,7 @@ def _consumers(directory: str, now: float) -> dict[str, Any]:
     described = reader.describe()
     statuses = {status["consumer"]: status for status in read_statuses(directory)}
     found = []
-    for name, offset in sorted(described.consumers.items())[:CONSUMERS_SHOWN_MAX]:
+    for name, offset in sorted(described.consumers.items())[:SHOWN_MAX]:
         try:
             oldest = reader.describe(Landed(max(offset, described.begin))).oldest
         except QueueMismatch:  # it was trimmed meanwhile
@@ -225,9 +225,11 @@ def _numbers(value: object) -> dict[str, float]:
 
 
 def _text(value: object) -> str | None:
-    if not isinstance(value, str):
-        return None
-    text = value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}…"
+    return short(value) if isinstance(value, str) else None
+
+
+def short(text: str) -> str:
+    text = text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
     return text.encode("utf-8", "replace").decode()
 
 
