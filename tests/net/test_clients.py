@@ -459,7 +459,8 @@ class AttemptTests(SynchronousTestCase):
 class BackoffTests(SynchronousTestCase):
     def test_half_of_a_wait_is_chance(self) -> None:
         backoff = Backoff(1.0, 60.0, lambda: 1.0)
-        self.assertEqual([backoff.next() for _ in range(3)], [0.5, 1.0, 2.0])
+        waits = [backoff.next() for _ in range(2000)]
+        self.assertEqual(waits[:8] + waits[-1:], [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0])
 
 
 class RefusalsOfTLS(SynchronousTestCase):

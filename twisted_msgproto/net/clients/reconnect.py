@@ -46,9 +46,6 @@ BACKOFF_FACTOR: Final = 2.0
 BACKOFF_JITTER: Final = 0.5
 """This share of a wait is random, lest all clients reconnect at the same moment."""
 
-DOUBLINGS_MOST: Final = 64
-"""The exponent is bounded, since a float has an end after a thousand attempts."""
-
 
 class ReconnectState(StrEnum):
     """These are the states of a client that reconnects; each member equals its name in lower
@@ -69,22 +66,25 @@ class ReconnectState(StrEnum):
 class Backoff:
     """The waits before attempts: they grow each time, and differ between clients."""
 
-    __slots__ = ("_first", "_most", "_random", "attempts")
+    __slots__ = ("_first", "_most", "_random", "_wait", "attempts")
+
+    attempts: int  # that have failed since the last reset
+    _wait: float
 
     def __init__(self, first: float, most: float, random: Callable[[], float]) -> None:
         """Make waits of ``first`` to ``most`` seconds; ``random`` returns numbers from 0 to 1."""
-        self._first = first
+        self._first = min(first, most)
         self._most = most
         self._random = random
-        self.attempts: int = 0  # that have failed since the last reset
+        self.reset()
 
     def next(self) -> float:
-        doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
+        wait, self._wait = self._wait, min(self._most, self._wait * BACKOFF_FACTOR)
         self.attempts += 1
-        return min(self._most, doubled) * (1 - BACKOFF_JITTER * self._random())
+        return wait * (1 - BACKOFF_JITTER * self._random())
 
     def reset(self) -> None:
-        self.attempts = 0
+        self._wait, self.attempts = self._first, 0
 
 
 # ── one verb that may have to wait for a session ────────────────────────────────────────────────
