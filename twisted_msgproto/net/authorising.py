@@ -225,11 +225,9 @@ UNIX: Final = "unix"
 OWN_NAME: Final = "{user}"
 
 RULES_MAX: Final = 1000
-"""There may be this many rules: each new name that a client uses is compared with all of them."""
-
-CLIENTS_REMEMBERED: Final = 1024
-
-PATTERNS_REMEMBERED: Final = 4096
+"""There may be this many rules: each new name that a client uses is compared with all of them.
+What they come to is remembered for as many clients, and for as many sets of patterns.
+"""
 
 CONDITIONS: Final = ("user", "address", "protocol", "name", "virtual-host")
 VERDICTS: Final = ("allow", "deny")
@@ -266,7 +264,7 @@ class _Client(NamedTuple):
     virtual_host: str | None
 
 
-@lru_cache(PATTERNS_REMEMBERED)
+@lru_cache(RULES_MAX)
 def _any_of(patterns: tuple[str, ...]) -> Fits | None:
     translated = [translate(pattern) for pattern in patterns]
     return re.compile("|".join(translated)).match if translated else None
@@ -347,7 +345,7 @@ class Rules:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules: tuple[Rule, ...] = tuple(rules)
-        self._runs_of = lru_cache(CLIENTS_REMEMBERED)(self._select)
+        self._runs_of = lru_cache(RULES_MAX)(self._select)
 
     def allows(self, access: Access) -> bool:
         """Return what the first rule that fits says; False if none does."""

@@ -50,9 +50,7 @@ from .endpoint_strings import (
 from .factory import SessionFactory, host_of, peer_name
 from .process import alone_in
 from .reloading import Change
-from .tls import TlsFactory, certificates_of, tls_from_directory, tls_with
-
-BACKLOG: Final = 50
+from .tls import BACKLOG, TlsFactory, certificates_of, tls_from_directory, tls_with
 
 TLS_KINDS: Final = frozenset(("mtls", "ssl", "tls"))
 
