@@ -403,6 +403,9 @@ class Edges(LinkCase):
         server, transport = self.link()
         self.factory.drain()
         self.assertTrue(transport.disconnecting)
+        self.factory.counters.as_dict()
+        server.endNow()
+        self.assertEqual(self.factory.counters.changed, {server}, "its last words may be counted")
         server.machine.receive = server.machine.outputs = None  # a call would raise
         server.received(b"a\n")
         server.dataReceived(b"a\n")
