@@ -49,7 +49,7 @@ AGAIN_SECONDS: Final = 1.0
 MICROSECONDS: Final = 1_000_000
 
 
-@lru_cache(4096)
+@lru_cache
 def _name_in(head: bytes) -> QueueName:
     return opened(head).name
 
