@@ -21,8 +21,6 @@ from twisted_msgproto.core.log_output import LogOutput, timed_line
 
 from .options import FILE, LOCATION, command, option
 
-LOOK_SECONDS = 0.2
-
 OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
 """The server's TLS is bounded by this file, unless the environment names another one."""
 
@@ -64,12 +62,7 @@ def run(arguments: SimpleNamespace) -> int:
         key=arguments.tls_key and arguments.tls_key.read_bytes(),
         report=lambda line: log.write(f"{timed_line(time.time(), line)}\n"),
     )
-    serving = threading.Thread(target=server.serve, name="flight", daemon=True)
-    serving.start()
     print(timed_line(time.time(), f"flight listening on {server.address}"), flush=True)
-    # Arrow takes SIGTERM and SIGINT for itself while it serves, and then just ends.
-    while serving.is_alive() and not ended.wait(LOOK_SECONDS):
-        pass
+    ended.wait()
     server.close()
-    log.close()
     return 0
