@@ -34,15 +34,17 @@ class Load:
     was acknowledged, to three digits.  ``errors`` counts clients by why they failed.
     """
 
-    def __init__(self, clock: Any, asked: SimpleNamespace) -> None:
+    clock: Any
+
+    def __init__(self, asked: SimpleNamespace) -> None:
         from .messages import MadeUp
 
         self.counted = Counted()
         self.documents = MadeUp(NUMBERS, asked.size)
         self.latencies: Counter[float] = Counter()
         self.errors: Counter[str] = Counter()
-        self.began = self.ended = clock.seconds()
-        self.clock, self.length = clock, asked.seconds
+        self.began = self.ended = 0.0
+        self.length = asked.seconds
         self.rate = None if asked.rate is None else asked.rate / asked.clients
         """Of each client."""
         self._absent = asked.clients
@@ -236,11 +238,10 @@ def run(arguments: SimpleNamespace) -> int:
     command = command_of(arguments.protocol, "send")
     arguments.count = arguments.call = None
     options = options_of(arguments, command)
-    load: Load | None = None
+    load = Load(arguments)
 
     async def work(reactor: Any) -> None:
-        nonlocal load
-        load = Load(reactor, arguments)
+        load.clock = reactor
         await drive(load, command, options, arguments)
 
     status = FAILED
@@ -249,8 +250,6 @@ def run(arguments: SimpleNamespace) -> int:
         why = why_not(work, options.endpoint)
     except KeyboardInterrupt:
         status, why = INTERRUPTED, "interrupted"
-    if load is None:
-        return status
     if arguments.json:
         print(json.dumps(load.result()), flush=True)
     elif load.counted.messages_sent:
