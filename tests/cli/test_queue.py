@@ -274,12 +274,12 @@ def test_consumers_are_listed_with_when_they_moved(
     assert dead == f"consumer dead has committed 5, 4 behind, {moved}"
     facts = json.loads(consumers(place, "--json"))
     assert facts["queue_id"] == reader.queue_id
-    assert [(one["name"], one["offset"], one["behind"]) for one in facts["consumers"]] == [
+    assert [(one["name"], one["offset"], one["behind_messages"]) for one in facts["consumers"]] == [
         ("dead", 5, 4),
         ("done", 9, 0),
     ]
     assert [one["moved"] for one in facts["consumers"]] == [1_700_000_100_000_000] * 2
-    assert [one["waits_seconds"] for one in facts["consumers"]] == [36_000.0, 0.0]
+    assert [one["still_seconds"] for one in facts["consumers"]] == [36_000.0, 0.0]
 
 
 def test_a_dead_consumer_is_forgotten_while_the_gateway_writes(directory: Path, place: str) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -66,91 +66,52 @@ def run(arguments: SimpleNamespace) -> int:
 
 
 def _changed(arguments: SimpleNamespace) -> int:
+    from twisted_msgproto.queue.consumers import read_statuses, standings
+    from twisted_msgproto.queue.queue_directories import refuse_of_another
+
     queue = opened(arguments)
+    # At an address nothing is found.
+    statuses = {one["consumer"]: one for one in read_statuses(arguments.directory)}
     if arguments.forget is not None:
         if not arguments.yes:
-            look_for_bridge(arguments.directory, arguments.forget, FORGETTING)
+            look_for_bridge(statuses, arguments.forget, FORGETTING)
         queue.forget(arguments.forget)
     if arguments.reset is not None:
         name, place = arguments.reset
         if not arguments.yes:
-            look_for_bridge(arguments.directory, name, RESETTING)
+            look_for_bridge(statuses, name, RESETTING)
         if not arguments.directory.startswith(ELSEWHERE):
-            from twisted_msgproto.queue.queue_directories import refuse_of_another
-
             refuse_of_another(arguments.directory)
         reset(queue, name, offset_of(queue, place))
-    found = standings(queue, time.time())
+    found = list(standings(queue, queue.describe(), statuses, time.time()))
     if arguments.json:
-        print(json.dumps({"queue_id": queue.queue_id, "consumers": [asdict(one) for one in found]}))
+        print(json.dumps({"queue_id": queue.queue_id, "consumers": found}))
         return 0
     if not found:
         print(f"queue {queue.queue_id} has no consumer; nothing of it is trimmed")
     for one in found:
-        print(one.line())
+        print(line_of(one))
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    name: str
-    offset: int
-    behind: int
-    """It has not committed this many rows."""
-    moved: int | None
-    """Its offset last changed at this time, µs since 1970 UTC; None when that is not known."""
-    waits_seconds: float
-    """How long it has had rows to commit and has not moved; 0.0 when nothing waits, or it rests."""
-    rests_seconds: float = 0.0
-    """The next run of its bridge is due after this time."""
+def line_of(one: Mapping[str, Any]) -> str:
+    from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
 
-    def line(self) -> str:
-        moved = "at an unknown time" if self.moved is None else _shown(self.moved)
-        line = f"consumer {self.name} has committed {self.offset}, {self.behind} behind"
-        line += f", last moved {moved}"
-        from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
-
-        if self.rests_seconds:
-            line += f"; rests, its next run is due within {self.rests_seconds:.0f} s"
-        if self.waits_seconds >= STANDS_STILL_SECONDS:
-            line += f"; stands still for {self.waits_seconds / 3600:.1f} h"
-        return line
+    moved = "at an unknown time" if one["moved"] is None else _shown(one["moved"])
+    line = f"consumer {one['name']} has committed {one['offset']}, {one['behind_messages']} behind"
+    line += f", last moved {moved}"
+    if one["rests_seconds"]:
+        line += f"; rests, its next run is due within {one['rests_seconds']:.0f} s"
+    if one["still_seconds"] >= STANDS_STILL_SECONDS:
+        line += f"; stands still for {one['still_seconds'] / 3600:.1f} h"
+    return line
 
 
-def standings(queue: Queue, now: float) -> list[Standing]:
-    """Return every consumer of ``queue`` by name; ``now`` is in seconds since 1970 UTC."""
-    from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.queue.consumers import read_statuses, rests_until
-    from twisted_msgproto.queue.lineage import Landed
-
-    described = queue.describe()
-    statuses = read_statuses(queue.directory) if isinstance(queue, QueueReader) else []
-    rests = {status["consumer"]: rests_until(status, now) for status in statuses}
-    found = []
-    for name, offset in sorted(described.consumers.items()):
-        moved = described.moved.get(name)
-        try:
-            oldest = queue.describe(Landed(max(offset, described.begin))).oldest
-        except QueueMismatch:  # the queue was trimmed meanwhile
-            oldest = None
-        until = rests.get(name, 0.0)
-        since = None if oldest is None else max(oldest / 1e6, (moved or 0) / 1e6, until)
-        waits = 0.0 if since is None else max(0.0, now - since)
-        behind = max(described.end - offset, 0)
-        found.append(Standing(name, offset, behind, moved, waits, max(0.0, until - now)))
-    return found
-
-
-def look_for_bridge(where: str, name: str, meaning: str) -> None:
+def look_for_bridge(bridges: Container[str], name: str, meaning: str) -> None:
     """Raise QueueError, one line, if the consumer ``name`` is that of a bridge.
 
-    ``where`` is the queue's directory or its address; ``meaning`` says what is about to be done.
+    ``meaning`` says what is about to be done.
     """
-    bridges: set[object] = set()
-    if not where.startswith(ELSEWHERE):
-        from twisted_msgproto.queue.consumers import read_statuses
-
-        bridges = {status.get("consumer") for status in read_statuses(where)}
     if name in bridges or BRIDGE.fullmatch(name):
         raise QueueError(
             f"the consumer {name!r} is that of a bridge into a table: {meaning}; if you mean that,"

@@ -13,14 +13,18 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
 from ..core.disk import Disk, read_file, replace_or_overwrite, write_file, writing
 from .format import OFFSET_MAX, seal, unseal
+from .lineage import Description, Landed
+
+if TYPE_CHECKING:
+    from .interface import Queue
 
 DIRECTORY = "consumers"
 STANDS_STILL_SECONDS = 3600.0
@@ -211,6 +215,30 @@ def rests_until(status: Mapping[str, Any], now: float) -> float:
     alive = status.get("state") in ("starting", "running") and now - heard <= SILENT_SECONDS
     believed = heard - now <= _AHEAD_SECONDS and (alive or status.get("state") == "ended")
     return until if believed else 0.0
+
+
+def standings(
+    queue: Queue, described: Description, statuses: Mapping[str, Mapping[str, Any]], now: float
+) -> Iterator[dict[str, Any]]:
+    """Yield what is to be said of each consumer, by name; ``now`` is in seconds since 1970 UTC."""
+    for name, offset in sorted(described.consumers.items()):
+        try:
+            oldest = queue.describe(Landed(max(offset, described.begin))).oldest
+        except QueueMismatch:  # it was trimmed meanwhile
+            oldest = None
+        moved = described.moved.get(name)
+        until = rests_until(statuses.get(name, {}), now)
+        since = None if oldest is None else max(oldest / 1e6, (moved or 0) / 1e6, until)
+        yield {
+            "name": name,
+            "offset": offset,
+            "behind_messages": max(described.end - offset, 0),
+            "lost_messages": max(described.begin - offset, 0),
+            "moved": moved,
+            "still_seconds": 0.0 if since is None else round(max(0.0, now - since), 1),
+            "rests_seconds": round(max(0.0, until - now), 1),
+            "overdue_seconds": round(max(0.0, now - until), 1) if until else 0.0,
+        }
 
 
 def resting(queue: str | os.PathLike[str]) -> set[str]:

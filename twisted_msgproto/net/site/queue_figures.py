@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from shlex import quote
 from typing import Any, Final, NamedTuple
-
-from ...core.errors import QueueMismatch
 
 SHOWN_MAX: Final = 200
 """So many of a kind are shown one by one, such as sessions."""
@@ -102,35 +101,15 @@ def _unheld(directory: str, now: float) -> dict[str, Any]:
 
 def _consumers(directory: str, now: float) -> dict[str, Any]:
     from ...queue import QueueReader
-    from ...queue.consumers import read_statuses, rests_until
-    from ...queue.lineage import Landed
+    from ...queue.consumers import read_statuses, standings
 
     reader = QueueReader(directory)
     described = reader.describe()
     statuses = {status["consumer"]: status for status in read_statuses(directory)}
-    found = []
-    for name, offset in sorted(described.consumers.items())[:SHOWN_MAX]:
-        try:
-            oldest = reader.describe(Landed(max(offset, described.begin))).oldest
-        except QueueMismatch:  # it was trimmed meanwhile
-            oldest = None
-        moved = described.moved.get(name)
-        status = statuses.get(name, {})
-        until = rests_until(status, now)
-        since = None if oldest is None else max(oldest / 1e6, (moved or 0) / 1e6, until)
-        found.append(
-            {
-                "name": name,
-                "offset": offset,
-                "behind_messages": max(described.end - offset, 0),
-                "lost_messages": max(described.begin - offset, 0),
-                "moved": moved,
-                "still_seconds": 0.0 if since is None else round(max(0.0, now - since), 1),
-                "rests_seconds": round(max(0.0, until - now), 1),
-                "overdue_seconds": round(max(0.0, now - until), 1) if until else 0.0,
-                "table": _text(status.get("table")),
-            }
-        )
+    found = [
+        {**one, "table": _text(statuses.get(one["name"], {}).get("table"))}
+        for one in islice(standings(reader, described, statuses, now), SHOWN_MAX)
+    ]
     return {"consumers": found, "oldest": described.oldest}
 
 
