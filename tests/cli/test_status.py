@@ -28,6 +28,7 @@ FIGURES = {
     "safe": {"ok": False, "why": "no"},
     "healthy": {"ok": True, "why": "yes"},
     "queue": None,
+    "flow": None,
     "protocols": {},
     "memory": {"waiting_bytes": 1, "held_bytes": 1024, "kept_bytes": 5 << 19},
     "broker": {"queues": []},
@@ -225,12 +226,13 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
         "table": "t", "state": "failed", "heard_seconds": 4.6, "rows_per_second": 2.6,
         "gateways": 2, "away": ["g"], "error": "no room",
     }  # fmt: skip
+    standing = {"table": None, "behind_messages": 0, "rests_seconds": 0.0}
     queue = {
         "directory": "q", "begin_offset": 0, "end_offset": 9, "waiting_messages": 0,
         "left_bytes": 3 << 29, "max_bytes": 10 << 30, "bridges": [bridge, other], "messages": 25,
         "consumers": [
-            {"name": "all", "offset": 3, "behind_messages": 6, "still_seconds": 4},
-            {"name": "b", "table": "t", "offset": 9, "behind_messages": 0, "rests_seconds": 59.6},
+            {**standing, "name": "all", "offset": 3, "behind_messages": 6, "still_seconds": 4},
+            {**standing, "name": "b", "table": "t", "offset": 9, "rests_seconds": 59.6},
         ],
         "unheld": [{"directory": "a b", "behind_messages": 8}],
     }  # fmt: skip

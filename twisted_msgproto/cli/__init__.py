@@ -120,7 +120,6 @@ msgproto: SubCommands = click.version_option(__version__, message="msgproto %(ve
     SubCommands(
         subcommand_metavar="SUB-COMMAND …",
         epilog="msgproto SUB-COMMAND --help says more about each.",
-        no_args_is_help=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 )
@@ -198,8 +197,6 @@ def chosen(words: Sequence[str]) -> int:
         if text is None:
             raise
         return fail(name, text)
-    except BrokenPipeError:
-        raise
     except OSError as error:
         if not here():
             return fail(name, error.strerror or str(error))

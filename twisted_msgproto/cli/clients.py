@@ -172,7 +172,7 @@ def _begin_logging() -> None:
     from twisted.logger import globalLogBeginner, textFileLogObserver
 
     observers = [textFileLogObserver(sys.stderr)] if sys.flags.dev_mode else []
-    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False, discardBuffer=True)
+    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False)
 
 
 def tell(name: str, text: str) -> None:
@@ -228,7 +228,7 @@ def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
 
     reactor.callWhenRunning(begin)
     reactor.run()
-    if interrupted or not outcome:
+    if interrupted:
         raise KeyboardInterrupt
     result = outcome[0]
     if isinstance(result, Failure):

@@ -115,7 +115,7 @@ PAIR: Final = Read("KEY=VALUE", _pair)
 class Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)
-        if args[0] not in known and not args[0].startswith("-"):
+        if args[0] not in known:
             ctx.fail(f"{args[0]!r} is none of {', '.join(known)}{closest(args[0], known)}")
         return super().resolve_command(ctx, args)
 

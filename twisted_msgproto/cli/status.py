@@ -116,7 +116,7 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
         [
             (
                 name,
-                *_flow(figures.get("flow"), name),
+                *_flow(figures["flow"], name),
                 one["connections"],
                 _counts(one["states"]),
                 _counts(one["faults"]),
@@ -129,7 +129,7 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     yield (
         f"memory: {_size(memory['waiting_bytes'])} in messages that are not safe yet,"
         f" {_size(memory['held_bytes'])} in unfinished messages and unread output,"
-        f" {_size(memory.get('kept_bytes', 0))} kept for sessions"
+        f" {_size(memory['kept_bytes'])} kept for sessions"
     )
     yield ""
     if figures["broker"]["queues"]:
@@ -159,7 +159,6 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
 
 def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
     queue = figures["queue"]
-    seconds = 0.0 if before is None else (figures["at"] - before["at"]) / 1e6
     if queue is None:
         yield "queue: none"
         yield ""
@@ -169,9 +168,9 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
         f" {queue['waiting_messages']} not on disk yet,"
         f" {_size(queue['left_bytes'])} left of {_size(queue['max_bytes'])}"
     )
-    if before is not None and before["queue"] is not None and seconds > 0:
+    if before is not None and before["queue"] is not None and figures["at"] > before["at"]:
         more = queue["messages"] - before["queue"]["messages"]
-        yield f"{more / seconds:.0f} messages/s"
+        yield f"{more * 1e6 / (figures['at'] - before['at']):.0f} messages/s"
     yield ""
     consumers: list[tuple[object, ...]] = [
         (_consumer(one), one["offset"], one["behind_messages"], _still(one))
@@ -181,19 +180,19 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
         yield from _section(("CONSUMER", "COMMITTED", "BEHIND", "HAS NOT MOVED FOR"), consumers)
     unheld: list[tuple[object, ...]] = [
         (one["directory"], one["behind_messages"], f"msgproto queue mend {quote(one['directory'])}")
-        for one in queue.get("unheld", ())
+        for one in queue["unheld"]
     ]
     if unheld:
         yield from _section(("NO GATEWAY HOLDS", "BEHIND", "UNLESS IT STARTS AGAIN"), unheld)
-    yield from _bridges(queue.get("bridges", []))
+    yield from _bridges(queue["bridges"])
 
 
 def _consumer(one: Mapping[str, Any]) -> str:
-    return f"{one['table']} ({one['name']})" if one.get("table") else str(one["name"])
+    return f"{one['table']} ({one['name']})" if one["table"] else str(one["name"])
 
 
 def _still(one: Mapping[str, Any]) -> str:
-    if one.get("rests_seconds"):
+    if one["rests_seconds"]:
         return f"resting, next run within {one['rests_seconds']:.0f} s"
     return f"{one['still_seconds']:.0f} s"
 
@@ -215,7 +214,7 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[str]:
             ("BRIDGE", "STATE", "HEARD", "ROWS/S", "BEHIND", "GATEWAYS", "AWAY", "ERROR"),
             [
                 (
-                    _consumer({"name": one["consumer"], "table": one.get("table")}),
+                    _consumer({"name": one["consumer"], "table": one["table"]}),
                     one["state"],
                     "-" if one["heard_seconds"] is None else f"{one['heard_seconds']:.0f} s ago",
                     _or_dash(one["rows_per_second"]),
