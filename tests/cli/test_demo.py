@@ -45,19 +45,19 @@ spark = pytest.mark.xdist_group("bridges")
 @pytest.mark.parametrize(
     ("counts", "twice", "status"),
     [
-        ({"lumberjack": Count(5, 5, 5), "umq": Count(5, 5, 5)}, 0, 0),
-        ({"lumberjack": Count(5, 5, 5), "umq": Count(5, 5, 4)}, 0, 1),
-        ({"lumberjack": Count(1, 1, 1)}, 0, 0),
+        ({"lumberjack": Count(5, 5, 5, 5), "umq": Count(5, 5, 5, 5)}, 0, 0),
+        ({"lumberjack": Count(5, 5, 5, 5), "umq": Count(5, 5, 4, 4)}, 0, 1),
+        ({"lumberjack": Count(1, 1, 1, 1)}, 0, 0),
         ({"lumberjack": Count(5, 5, 5, 5)}, 0, 0),
         ({"lumberjack": Count(5, 5, 5, 4)}, 0, 1),
         ({"lumberjack": Count(5, 5, 4, 5)}, 0, 1),
-        ({"lumberjack": Count(5, 5, 6)}, 0, 1),
+        ({"lumberjack": Count(5, 5, 6, 6)}, 0, 1),
         ({"lumberjack": Count(1, 1)}, 0, 1),  # none of its rows is in the table
-        ({"lumberjack": Count(5, 4, 4)}, 0, 1),
-        ({"lumberjack": Count(5, 4, 5)}, 0, 1),
-        ({"lumberjack": Count(0, 0, 0)}, 0, 1),
-        ({"lumberjack": Count(5, 5, 5)}, 1, 1),
-        ({"lumberjack": Count(5, 5, 5), "surprise": Count(0, 0, 1)}, 0, 1),
+        ({"lumberjack": Count(5, 4, 4, 4)}, 0, 1),
+        ({"lumberjack": Count(5, 4, 5, 5)}, 0, 1),
+        ({"lumberjack": Count(0, 0, 0, 0)}, 0, 1),
+        ({"lumberjack": Count(5, 5, 5, 5)}, 1, 1),
+        ({"lumberjack": Count(5, 5, 5, 5), "surprise": Count(0, 0, 1, 1)}, 0, 1),
         ({}, 0, 1),
     ],
 )
@@ -70,7 +70,7 @@ def test_the_status_is_0_only_if_all_counts_agree(
 def test_the_report_says_where_the_table_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report(tmp_path, {"lumberjack": Count(1234, 1234, 1234)}, 0)
+    report(tmp_path, {"lumberjack": Count(1234, 1234, 1234, 1234)}, 0)
     told = capsys.readouterr().out
     assert re.search(r"lumberjack\s+1,234\s+1,234\s+1,234\n", told)
     assert "sent = acknowledged = landed: 1,234" in told

@@ -152,7 +152,8 @@ def test_nothing_that_exists_is_written_over(tmp_path: Path) -> None:
 def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "a place"
     queue = str(tmp_path / "elsewhere")
-    msgproto("init", directory, "--user=daemon", "--table=s3://b/t", f"--queue={queue}")
+    told = msgproto("init", directory, "--user=daemon", "--table=s3://b/t", f"--queue={queue}")
+    assert (directory.owner() == "daemon") != ("sudo chown daemon" in told)
     gateway, bridge = (directives((directory / name).read_text()) for name in UNITS)
     for unit in (gateway, bridge):
         assert unit["User"] == "daemon"
