@@ -77,8 +77,8 @@ class Queues(Peers):
         self.assertEqual((full.bodies, idle.bodies), ([b"0", b"1"], [b"2"]))
 
     def test_a_consumer_that_acknowledges_nothing_is_left_and_its_messages_return(self) -> None:
-        """MM-27, MM-32"""
-        self.serve("q", limits={"ack_wait": 7})
+        """MM-27, MM-32; a dead letter said the name of the queue it had been in"""
+        self.serve("q", limits={"ack_wait": 7, "tries": 2})
         stuck = self.counted(1)
         self.sender().send("q", b"1")
         self.turns(6)
@@ -87,6 +87,9 @@ class Queues(Peers):
         self.assertTrue(stuck.errors[-1].startswith("ack-timeout: "))
         self.gone(stuck)
         self.assertEqual(self.waiting("q"), 1)
+        self.gone(self.counted(1))
+        dead = self.counted(1, queue="q.dead")
+        self.assertEqual([row[1] for row in dead.frames if isinstance(row, tuple)], ["q.dead"])
 
     def test_a_consumer_without_acks_gets_all_that_waits_as_it_reads__BK_01(self) -> None:
         """BK-01: it got 256 of 1000, and the rest with the next message only"""

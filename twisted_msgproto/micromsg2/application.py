@@ -166,7 +166,7 @@ class Subscriber:
     def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
         """Write messages of a queue; False if nobody is going to acknowledge them."""
         # All are encoded before anything is written of them.
-        numbers = self.consumer.push(list(map(_routed, messages)))
+        numbers = self.consumer.push([_routed(message, queue.name) for message in messages])
         if numbers is None:
             return False
         self.in_flight.update(

@@ -120,17 +120,18 @@ def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
     return QUEUED_MESSAGE_BYTES + len(address) + len(payload) + said
 
 
-def routed(message: QueuedMessage, foreign: Foreign = no_fields) -> Routed:
+def routed(message: QueuedMessage, destination: str, foreign: Foreign = no_fields) -> Routed:
     """Return a message of a queue as consumers get it; ValueError if its envelope makes no sense.
 
-    ``foreign`` reads the properties of messages of other protocols.  Nothing of this is remembered
+    ``destination`` is the queue that it is in now, perhaps of dead letters.  ``foreign`` reads the
+    properties of messages of other protocols.  Nothing of this is remembered
     with the message, which is counted with its own bytes only.
     """
     envelope = opened(message.envelope)
     text, *said = _pieces(_own(envelope, foreign))
     names = [name.decode("utf-8") for name in said]
     notes = dict(zip(names[::2], names[1::2], strict=True)) if names else NO_NOTES
-    address = encode_address(envelope.name.name, text)
+    address = encode_address(destination, text)
     return Routed(
         message.message_id,
         encode_unnumbered(address, message.body),
