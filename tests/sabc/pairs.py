@@ -23,6 +23,13 @@ from twisted_msgproto.sabc import (
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 
 
+class Promise:
+    """What can be awaited, and is neither a Deferred nor a coroutine, as asyncio's tasks."""
+
+    def __await__(self):
+        yield
+
+
 class Transport(StringTransport):
     def abortConnection(self):
         self.disconnecting = True
@@ -153,6 +160,8 @@ class Echo(SabcServer):
             raise Refused("not today", "a::b")
         if message.body == b"odd":
             return 7
+        if message.body == b"promise":
+            return Promise()
         if message.body == b"inject":
             return Response(b"", {"a": "b\r\nc::d"})
         return message.body

@@ -88,11 +88,11 @@ class Answers(Case):
     def test_a_failure_is_answered_with_an_error_which_tells_nothing_but_a_refusal(self):
         """SA-16, SA-23."""
         self.pair()
-        for body in (b"raise", b"odd", b"inject", b"odd refusal"):
+        for body in (b"raise", b"odd", b"promise", b"inject", b"odd refusal"):
             error = self.failureResultOf(self.ask(body), Refused).value
             self.assertEqual((str(error), error.code), ("request failed", "500"))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 2)
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
         asked = self.ask(b"later")
         self.server.later.errback(RuntimeError("secret detail"))

@@ -9,7 +9,7 @@ Deferred here fires exactly once.  How much may wait is checked by
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from inspect import isawaitable, iscoroutine
+from inspect import iscoroutine
 from typing import Any, Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -189,4 +189,4 @@ def promised(result: object) -> Deferred[Any] | None:
     """Return a Deferred for an answer that comes later; None if ``result`` is the answer."""
     if isinstance(result, Deferred):
         return result
-    return Deferred.fromCoroutine(result) if isawaitable(result) else None  # type: ignore[arg-type]
+    return Deferred.fromCoroutine(result) if iscoroutine(result) else None
