@@ -227,17 +227,17 @@ class Authorising:
         self.assertEqual(world.factory.counters["rejected"], 1)
 
     @only(*WITH_LOG_IN)
-    def test_one_of_the_wrong_type_harms_nobody_else(self: Any) -> None:
-        answers: list[Any] = [7, b"bytes", "me"]
+    def test_one_of_the_wrong_type_lets_nobody_in(self: Any) -> None:
+        """``return False`` let everybody in, and so did what asyncio had not awaited yet."""
+        answers: list[Any] = [False, 7, b"bytes", succeed(True), iter(()), "me"]
         world = self.world(SafeSink(), hooks={"authorise": lambda server, request: answers.pop(0)})
-        for _ in range(3):
+        while answers:
             peer = world.meet()
             self.ignore(peer.client.whenEstablished())
             world.pump()
-            if peer.stands:
-                self.soon(world, peer.send(b"x"), 1)
-        self.assertTrue(peer.stands)
-        self.flushLoggedErrors(TypeError)
+            self.assertEqual(peer.stands, not answers)
+        self.soon(world, peer.send(b"x"), 1)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 5)
 
     @only(*WITH_LOG_IN)
     def test_a_server_that_stops_meanwhile_is_gone_in_time(self: Any) -> None:

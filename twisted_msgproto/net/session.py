@@ -543,7 +543,7 @@ class LoginLink(SessionLink):
 
     def decide(self, request: Any) -> Deferred[Any]:
         """Call the hook ``authorise``; the Deferred is cancelled if the connection ends first."""
-        self._deciding = maybeDeferred(self.protocol.authorise, request)
+        self._deciding = maybeDeferred(self.protocol.authorise, request).addCallback(_named)
         return self._deciding
 
     def endLogin(self) -> None:
@@ -559,6 +559,13 @@ class LoginLink(SessionLink):
             maybeDeferred(logout).addErrback(
                 lambda failure: self.log.failure("{peer}: logout failed", failure, peer=self.peer)
             )
+
+
+def _named(who: object) -> str | None:
+    """Let nobody in by mistake: not by ``return False``, nor by what has not been awaited."""
+    if who is None or isinstance(who, str):
+        return who
+    raise TypeError(f"authorise says who it is, as text or None, or raises Refused; not {who!r}")
 
 
 class Session(SessionHooks, Linked, link=SessionLink):

@@ -25,6 +25,7 @@ from ...net.authentication import Authentication, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.clients.command_types import ClientEndpoint
+from ...net.deferreds import awaited
 from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
 from ...net.lifetimes import (
     ClientTLS,
@@ -245,7 +246,8 @@ class UmqClientLink(ClientLink, UmqLink):
         self._settle()
 
     def _onWelcome(self, welcome: WelcomeReceived) -> None:
-        deciding = maybeDeferred(self.protocol.welcomed, welcome)
+        client = self.protocol
+        deciding = maybeDeferred(lambda: awaited(client.welcomed(welcome), client, "welcomed"))
         if not deciding.called:
             self.pauseReading("authorising")
         deciding.addCallback(self._accepted).addErrback(self._notAccepted)
