@@ -86,13 +86,14 @@ def test_a_row_of_each_protocol_is_shown_and_nothing_of_it_acts_on_the_terminal(
     assert [line.split()[0] for line in lines] == ["mtl", "umq"]
     assert lines[0].endswith("(binary)")
     assert "\x1b" not in lines[1]
+    assert f"  {'x' * 25}…  {'x' * 25}…  " in lines[1]
     assert "second" not in lines[1]
 
 
 def rows_of(bodies: list[tuple[str, bytes]]) -> pa.Table:
     at = [datetime(2026, 1, 1, 12, 0, number, tzinfo=UTC) for number in range(len(bodies))]
     return pa.table(
-        {name: ["x"] * len(bodies) for name in SHOWN}
+        {name: ["x" * 27] * len(bodies) for name in SHOWN}
         | {"protocol": [name for name, _ in bodies], "received_at": at}
         | {"body": [body for _, body in bodies]}
     )
@@ -214,7 +215,7 @@ def test_each_step_is_told_until_all_of_this_run_has_landed(
         f"live page: (http://{address}/)",
         r"bridge: Spark starts \(some seconds\) and follows the queue",
         "clients: 3 messages of each protocol",
-        r" +\d+\.\d s: 6 of 6 on disk, [68] in the table",
+        r" +\d+\.\d s: 6 of 6 on disk, 6 in the table",
         r"table: read back by Spark \(some seconds to start\) and by pyarrow\n",
         "read back from the table:\n",
         "protocol +sent +acknowledged +landed\n─{52}",
@@ -251,7 +252,7 @@ def test_each_step_is_told_until_all_of_this_run_has_landed(
         ),
         ("START_SECONDS", 0.0, "the gateway process does not listen after 0 s; its log"),
         ("STILL_SECONDS", 0.0, "nothing has moved for 0 s: 0 on disk, 0 landed; the logs are in"),
-        ("MESSAGES", 1, "the bridge process ended with status 1; its log .*\n  no Java"),
+        ("MESSAGES", 1, r"the bridge process ended with status 1; .* ends:(\n  x){7}\n  no Java"),
     ],
 )
 def test_what_fails_is_told_with_the_end_of_its_log(
@@ -265,7 +266,8 @@ def test_what_fails_is_told_with_the_end_of_its_log(
 ) -> None:
     """And on a line of its own below the progress, which a terminal leaves without an end."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    quick("raise SystemExit('no Java')" if name == "MESSAGES" else "import time; time.sleep(60)")
+    failing = "raise SystemExit('x\\n' * 8 + 'no Java')"
+    quick(failing if name == "MESSAGES" else "import time; time.sleep(60)")
     monkeypatch.setattr(demo, name, value)
     assert main(["demo", "--keep", str(tmp_path), "--messages", "1"]) == 1
     told = "".join(capsys.readouterr())

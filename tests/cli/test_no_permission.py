@@ -315,6 +315,7 @@ def test_no_file_of_ours_is_read_or_written_by_strangers__RD_45(
     flight.line(r"^\d{4}-\d\d-\d\dT\S+Z flight listening")
     flight.signal(signal.SIGHUP)
     assert flight.wait() == 0
+    assert stat.S_IMODE((here / "made").stat().st_mode) == 0o755
     modes = {
         str(path.relative_to(here)): stat.S_IMODE(path.stat().st_mode)
         for path in here.rglob("*")

@@ -211,6 +211,14 @@ def test_days_of_a_machine_without_a_clock_stay_unless_told__RD_31(
 def test_expire_keeps_days(landed: Landed) -> None:
     facts = json.loads(landed.msgproto("expire", "--keep", "30d", "--json"))
     assert (facts["rows"], facts["days"]) == (21, ["2023-11-15", "2023-11-16"])
+    assert facts["before"] < datetime.now(UTC).date().isoformat()
+    for option, value, line in (
+        ("--keep", "36h", "--keep is a number of days like 30d, not '36h'"),
+        ("--keep", "999999d", "--keep is a number of days like 30d, not '999999d'"),
+        ("--before", "x", "--before is a day like 2026-01-31, not 'x'"),
+        ("--before", "9999-12-31", "--before 9999-12-31 is in the future; today is 20"),
+    ):
+        assert line in landed.msgproto("expire", option, value, status=2)
 
 
 def test_rewind_sets_back_what_has_a_hole(landed: Landed) -> None:

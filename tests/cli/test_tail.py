@@ -174,6 +174,10 @@ def test_a_queue_restored_from_a_copy_is_followed_from_its_end(
     monkeypatch.setattr(QueueReader, "begin", restored)
     with pytest.raises(QueueMismatch, match="which ends at 40"):
         list(late.last(9))
+    end, ends = QueueReader.end, [99]
+    monkeypatch.setattr(QueueReader, "end", lambda self: ends.pop() if ends else end(self))
+    with pytest.raises(QueueMismatch, match="which ends at 40"):
+        list(tail.more())
     assert list(tail.more()) == []
     assert said == ["the queue ends at offset 40 now: messages above it were lost"]
 

@@ -95,8 +95,7 @@ def check_options(
     if known is None:
         return
     for name, flag in FLAGS.items():
-        value = fields.get(name)
-        if name not in known and value is not None and value not in ((), {}, False):
+        if fields.get(name) and name not in known:
             others = [one for one in PROTOCOLS if name in _fields(one, verb)]
             have = f"; it is for {', '.join(others)}" if others else ""
             raise ConfigurationError(
@@ -138,7 +137,7 @@ def connect_options(arguments: SimpleNamespace, command: ModuleType) -> dict[str
 
 def why_not(
     work: Callable[[Any], Coroutine[Any, Any, object]],
-    endpoint: str = "the server",
+    endpoint: str,
     served: Callable[[], object] = lambda: True,
 ) -> str | None:
     """Run ``work`` in the reactor; None if it ended well, else why it did not, in words.

@@ -56,7 +56,7 @@ A process that ends is seen at once; this is for one that hangs, and a machine w
 than processors may keep Spark from its first batch for minutes.
 """
 
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.2
 
 END_SECONDS = 20.0
 """A child may need this long for its last work after SIGTERM; then it is killed."""
@@ -281,14 +281,13 @@ class Demo:
         from twisted_msgproto.spark.landed_table import LandedTable
 
         table = LandedTable(self.table)
-        before = table.count()
         moved = (time.monotonic(), (0, 0))  # when something moved last, and where it stood
         while True:
             for server in servers:
                 self._must_run(server)
             ended = all(client.status is not None for client in clients.values())
             on_disk = reader.end() - first
-            landed = table.count() - before
+            landed = sum(landed_since(table, reader.queue_id, first).values())
             self._line.show(
                 f"  {time.monotonic() - self._began:5.1f} s: {on_disk:,} of"
                 f" {self.messages * len(self.protocols):,} on disk, {landed:,} in the table"
@@ -297,8 +296,7 @@ class Demo:
                 for client in clients.values():
                     if client.status != 0:
                         raise failed(client, f"ended with status {client.status}")
-                # Only now by offset: a run with --keep may also land what an earlier one left.
-                if sum(landed_since(table, reader.queue_id, first).values()) >= on_disk:
+                if landed >= on_disk:
                     return
             now = time.monotonic()
             if (on_disk, landed) != moved[1]:
@@ -355,8 +353,7 @@ def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dic
 
     # One question: Java's best compiler would take longer than it.
     with spark_session("local[2]", scratch.resolve(), {}, SCHEDULING_JAVA) as spark:
-        rows = read_table(spark, table)
-        mine = rows.where((rows["gateway"] == gateway) & (rows["offset"] >= first))
+        mine = read_table(spark, table).where(f"gateway = '{gateway}' AND offset >= {first}")
         return {row["protocol"]: row["count"] for row in mine.groupBy("protocol").count().collect()}
 
 

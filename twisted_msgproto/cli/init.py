@@ -31,6 +31,7 @@ import click
 from twisted_msgproto import registry
 from twisted_msgproto.core.disk import writing
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.log_output import private
 
 from .options import FILE, LOCATION, command, option, whole
 
@@ -300,15 +301,14 @@ def write(directory: Path, files: Mapping[str, str], user: str) -> list[Path]:
         for name, text in files.items():
             place = directory / name
             mode = MODES.get(name, UNIT_MODE if name.endswith(".service") else FILE_MODE)
-            made = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            undo.callback(place.unlink)
-            with writing(place), open(made, "w", encoding="utf-8") as file:
+            with writing(place), open(place, "x", encoding="utf-8", opener=private) as file:
+                undo.callback(place.unlink)
                 try:
-                    os.fchown(made, -1, group)
+                    os.fchown(file.fileno(), -1, group)
                 except PermissionError:
                     if mode == FILE_MODE:
                         kept.append(place)
-                os.fchmod(made, mode)
+                os.fchmod(file.fileno(), mode)
                 file.write(text)
         undo.pop_all()
     return kept

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-from twisted_msgproto.core.errors import ConfigurationError
-
 from .options import as_json, command, where
 
 
@@ -20,10 +18,8 @@ from .options import as_json, command, where
 @as_json
 def run(arguments: SimpleNamespace) -> int:
     from ..net.reloading import told
-    from ..net.site.client import GatewayBroker, is_endpoint
+    from ..net.site.client import GatewayBroker
 
-    if arguments.token_file is not None and not is_endpoint(arguments.where):
-        raise ConfigurationError("--token-file goes with http://HOST:PORT")
     gateway = GatewayBroker(arguments.where, arguments.token_file, authority=arguments.tls_ca)
     done = gateway.reload()
     if arguments.json:

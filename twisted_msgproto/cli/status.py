@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
+from twisted_msgproto.core.errors import QueueAway, QueueError, escaped
 
 from .options import command, flag, where
 from .rows import columns
@@ -45,7 +45,7 @@ def run(arguments: SimpleNamespace) -> int:
 
     Raises QueueAway, one line, when the gateway does not answer.
     """
-    from ..net.site.client import GatewayBroker, is_endpoint
+    from ..net.site.client import GatewayBroker
 
     if arguments.json + arguments.watch + arguments.grafana > 1:
         raise click.UsageError("--json, --watch and --grafana exclude each other")
@@ -55,8 +55,6 @@ def run(arguments: SimpleNamespace) -> int:
         print(json.dumps(dashboard()))
         return 0
     place = arguments.where or DEFAULT_URL
-    if arguments.token_file is not None and not is_endpoint(place):
-        raise ConfigurationError("--token-file goes with http://HOST:PORT or unix:PATH")
     gateway = GatewayBroker(place, arguments.token_file, authority=arguments.tls_ca)
     figures = asked(gateway.figures) if place != DEFAULT_URL else at_default(gateway)
     if arguments.json:

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, fields
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
@@ -114,9 +115,10 @@ def read_age(option: str, text: str) -> timedelta:
 def read_before(arguments: SimpleNamespace, today: date) -> date:
     if arguments.keep is not None:
         age = read_age("--keep", arguments.keep)
-        if age.seconds or age.days >= today.toordinal():
-            raise ConfigurationError(f"--keep is a number of days like 30d, not {arguments.keep!r}")
-        return today - age
+        if not age.seconds:
+            with suppress(OverflowError):  # before the year 1
+                return today - age
+        raise ConfigurationError(f"--keep is a number of days like 30d, not {arguments.keep!r}")
     try:
         before = date.fromisoformat(arguments.before)
     except ValueError:

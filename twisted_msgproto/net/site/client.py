@@ -93,6 +93,8 @@ class GatewayBroker:
         of who signed its certificate (None: whom the system trusts).  Raises ConfigurationError for
         a URL or a file that cannot be.
         """
+        if token_file is not None and not is_endpoint(where):
+            raise ConfigurationError("--token-file goes with http://HOST:PORT or unix:PATH")
         try:
             self._tls = ssl.create_default_context(cafile=authority)
         except OSError as error:
