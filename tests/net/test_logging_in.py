@@ -71,7 +71,7 @@ class Login(SynchronousTestCase):
 
         self.memory.requestAvatarId = counted
 
-    def door(self, *checkers, line=100, **changes):
+    def door(self, *checkers, line=throttle.LINE_MAX, **changes):
         self.patch(throttle, "LINE_MAX", line)
         portal = portal_over(checkers or (self.memory,))
         changes = {name.replace("_", "-"): value for name, value in changes.items()}
@@ -224,7 +224,7 @@ def test_a_file_of_users_stays_its_owners_whoever_changes_it(launch: Launcher) -
 # ── which logins are checked ────────────────────────────────────────────────────────────────────
 
 
-LINE_MAX, TOGETHER_MAX, KNOWN_FAILURES_MAX = 100, 100, 5
+TOGETHER_MAX, KNOWN_FAILURES_MAX = 100, 5
 WINDOW_SECONDS = 3600.0
 
 
@@ -242,7 +242,12 @@ class Town:
     """
 
     def __init__(
-        self, *, hand_shake: float = inf, check: float = 0.0, line: int = LINE_MAX, **limits: Any
+        self,
+        *,
+        hand_shake: float = inf,
+        check: float = 0.0,
+        line: int = rules.LINE_MAX,
+        **limits: Any,
     ) -> None:
         """``check``: the seconds which a checker takes; ``line``: how many logins may wait."""
         changes = {name.replace("_", "-"): value for name, value in limits.items()}
@@ -397,7 +402,12 @@ WAITS = {
     "on a Unix socket": (failing("", "me", 5), "", "me", 1),
     "from elsewhere": (failing(THERE, "me", 5), HERE, "me", 0),
     "from everywhere": (fail_from(20, "me"), HERE, "me", 1),
-    "from everywhere, spelled otherwise": (fail_from(20, " ＭE"), HERE, "me", 1),
+    "from everywhere, spelled otherwise": (
+        fail_from(20, " Ｍ" + "E" * 253), HERE, "m" + "e" * 253, 1,
+    ),
+    "from everywhere, with a name that no file has": (
+        fail_from(20, " Ｍ" + "E" * 254), HERE, "m" + "e" * 254, 0,
+    ),
     "from everywhere, and others wait": (
         both(fail_from(20, "me"), waiting(20, "me")), HERE, "me", 1,
     ),
@@ -445,13 +455,13 @@ def test_a_name_under_attack_is_checked_at_the_end_of_the_wait_from_a_clean_addr
 
 def test_the_line_is_bounded_and_those_with_most_failures_have_to_go() -> None:
     """NB-05: who is refused because the line is full is the attacker."""
-    town = Town(line=10)
-    fail_from(20, "me")(town)
-    guesses = [town.arrive(address, "me") for address in others(20)]
-    assert town.in_line == 10
-    assert sum(guess in town.refused for guess in guesses) == 10
+    for town, line in ((Town(), 100), (Town(line=10), 10)):
+        fail_from(20, "me")(town)
+        guesses = [town.arrive(address, "me") for address in others(2 * line)]
+        assert town.in_line == line
+        assert sum(guess in town.refused for guess in guesses) == line
     right = town.arrive(HERE, "me", right=True)
-    assert town.in_line == 10
+    assert town.in_line == line
     assert town.wait_of(right) == pytest.approx(1)
 
 

@@ -31,8 +31,8 @@ from zope.interface import implementer
 from ...core.errors import ConfigurationError
 from ...core.loading import EDITED
 from ..process import alone_in
+from .throttle import NAME_BYTES_MAX
 
-NAME_BYTES_MAX: Final = 255  # failed log-ins are remembered with the name
 ROUNDS: Final = 100_000  # 25 ms for whoever guesses, and for a client of SCRAM
 ROUNDS_MAX: Final = 10_000_000  # seconds: a line with more is a slip of the pen
 SALT_BYTES: Final = 32  # as many as the salts of names that nobody has

@@ -33,7 +33,7 @@ from zope.interface import implementer
 from ...core.errors import ConfigurationError
 from . import Authentication, LoggedIn, Passcode, PasswordFile
 from .login import expected_portal
-from .password_file import NAME_BYTES_MAX
+from .throttle import NAME_BYTES_MAX
 
 SCRAM_ITERATIONS: Final = 4096
 """RFC 7677 asks for this many rounds; each attempt costs both sides that many.

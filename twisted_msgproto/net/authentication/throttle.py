@@ -50,15 +50,12 @@ LINE_MAX: Final = 100
 
 WINDOW_SECONDS: Final = 3600.0
 
-BUCKETS_MAX: Final = 10_000
+REMEMBERED_MAX: Final = 10_000
 """Failures are remembered for this many addresses, this many pairs and this many names; those
-unused for longest are dropped.
+unused for longest are dropped.  As many pairs are known to have logged in.
 
 A bucket uses about 300 bytes, so all three use 9 MB at most.
 """
-
-KNOWN_PAIRS_MAX: Final = 10_000
-"""Pairs of address and name that are known to have logged in; the oldest make room."""
 
 KNOWN_ADDRESSES_MAX: Final = 16
 """Addresses a name is known from, so that one user's many addresses do not displace all others."""
@@ -77,7 +74,8 @@ After a restart a thousand clients come back through one address, and the checke
 soon as one fails, only as many are checked together as there are tokens.
 """
 
-NAME_CHARACTERS_MAX: Final = 64
+NAME_BYTES_MAX: Final = 255
+"""A user's name in a file, or in SASL, has no more; what is longer is remembered as it is."""
 
 _ALMOST: Final = 1 - 1e-6
 """A token counts as whole from here on: clocks count seconds since 1970 in 2⁻²² s, so sums are
@@ -97,7 +95,7 @@ def key_of(name: str) -> str:
     """Return what a name is remembered by: spellings that a checker may take for one name are
     one.
     """
-    if len(name) <= NAME_CHARACTERS_MAX:
+    if len(name) <= NAME_BYTES_MAX:
         name = unicodedata.normalize("NFKC", name).strip().casefold()
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -184,7 +182,7 @@ class Buckets:
         tokens, together = (1.0, 1) if poor else (self._burst, TOGETHER_MAX)
         bucket = Bucket(self._burst, self._rate, self._window, tokens, together, now)
         self._buckets[key] = bucket
-        if len(self._buckets) > BUCKETS_MAX:
+        if len(self._buckets) > REMEMBERED_MAX:
             _, oldest = self._buckets.popitem(last=False)
             if not oldest.full(now):
                 self._poor_until = now + self._burst / self._rate
@@ -234,7 +232,7 @@ class KnownPairs:
             places.move_to_end(place)
         if len(places) > KNOWN_ADDRESSES_MAX:
             self._drop(name)
-        if self._count > KNOWN_PAIRS_MAX:
+        if self._count > REMEMBERED_MAX:
             self._drop(next(iter(self._names)))
 
     def _drop(self, name: str) -> None:

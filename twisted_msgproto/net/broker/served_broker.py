@@ -42,7 +42,9 @@ from ..site.queue_view import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, Queue
 from .forms import texts_of
 
 MESSAGES_AT_ONCE: Final = 200
-"""Messages of one read are published in lots of this size; a turn may end between two lots."""
+"""Messages of one read are published in lots of this size; a turn may end between two lots.  So
+many are read back at a time, too.
+"""
 
 MESSAGE_STEPS: Final = 40
 """To publish one message is this many steps of about 0.1 µs."""
@@ -468,8 +470,6 @@ class SenderBackpressure:
 
 CHANGED_AT_ONCE: Final = 10_000
 
-READ_AT_ONCE: Final = 100
-
 
 class ServedQueues:
     """A :class:`.BrokerView` of the queues of all servers of a gateway."""
@@ -503,10 +503,10 @@ class ServedQueues:
         rows = broker.store.peek(queue, count)
         messages = {row.message_id: row.message for row in rows if row.message is not None}
         missing = [row.message_id for row in rows if row.message is None]
-        for start in range(0, len(missing), READ_AT_ONCE):
+        for start in range(0, len(missing), MESSAGES_AT_ONCE):
             if sum(message.nbytes for message in messages.values()) > BODIES_BYTES_MAX:
                 break
-            read = await broker.read(missing[start : start + READ_AT_ONCE])
+            read = await broker.read(missing[start : start + MESSAGES_AT_ONCE])
             messages |= {message.message_id: message for message in read}
         return [_shown(row, messages[row.message_id]) for row in rows if row.message_id in messages]
 
