@@ -360,7 +360,7 @@ class Serving(Generic[F]):
 
     def abort(self) -> None:
         """End all connections at once, and what is left as :meth:`close` does."""
-        self.close().addErrback(lambda _: None)
+        self.close()
         self._listening.abort()
 
     async def _end(self) -> None:

@@ -47,11 +47,8 @@ from .endpoint_strings import certificates_in, refuse_passphrase
 from .turns import Turn
 from .wires.stream import flushing_write
 
-try:
-    from OpenSSL._util import ffi
-    from OpenSSL._util import lib as openssl
-except ImportError:  # pragma: no cover - it is pyOpenSSL's own, and may go
-    ffi = openssl = None
+openssl: Any = getattr(SSL, "_lib", None)  # they are pyOpenSSL's own, and may go
+ffi: Any = getattr(SSL, "_ffi", None)
 
 log: Logger = Logger(namespace="twisted_msgproto.tls")
 
