@@ -261,7 +261,11 @@ def test_help_begins_with_what_it_is_and_has_an_example__FC_01(protocol):
     assert f"\n  twistd -n {protocol} --endpoint " in page
 
 
-def test_the_gateways_help_shows_a_file_as_it_is_written__FC_01():
+def test_the_gateways_help_shows_a_file_as_it_is_written__FC_01(monkeypatch):
+    for columns, width in (("10", 40), ("90", 90), ("1000", 100)):
+        monkeypatch.setenv("COLUMNS", columns)
+        page = GatewayOptions().getUsage()
+        assert page == GatewayOptions().getUsage(width) != GatewayOptions().getUsage(width + 1)
     page = GatewayOptions().getUsage(80)
     assert '\n    [lumberjack]\n    endpoint = ["tcp:5044"' in page
     assert page.index("[lumberjack]") < page.index("--config=")
