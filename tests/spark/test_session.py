@@ -21,10 +21,11 @@ from tests.docs.test_examples import DATA_SOURCE, blocks
 from tests.spark.conftest import Session
 from tests.tools import java_classes
 from tests.tools.processes import LEAN, PROJECT, Launcher
+from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.spark import java, register
 from twisted_msgproto.spark.java import find_java
-from twisted_msgproto.spark.session import JavaErrors
+from twisted_msgproto.spark.session import SCHEDULING_JAVA, JavaErrors
 
 pytest.importorskip("pyspark")
 
@@ -259,6 +260,59 @@ def test_java_is_heard_to_its_end_where_nothing_can_be_written(
             full.close()
     assert says.text == "msgproto: a row is damaged\nits last words\n"
     assert [file.read_text() for file in tmp_path.iterdir()] == [says.text][: "/" not in place]
+
+
+FAILING = """case "$*" in *-version*)
+    printf '    java.home = %s\\n    java.specification.version = 17\\n' "$JAVA_HOME"; exit;;
+esac
+printf '%s\\n' "$@" > words
+env > variables
+echo 'msgproto: a worker says so' >&2
+echo 'Exception in thread "main" java.lang.Error: no17 is no number' >&2
+exec sleep 1000
+"""
+"""A Java whose first thread fails, and whose others go on."""
+
+
+def test_a_java_that_fails_is_ended_and_what_it_needed_is_undone__RD_12(
+    queue: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    command_here: None,
+) -> None:
+    home = program(tmp_path / "home" / "bin" / "java", FAILING).parents[1]
+    for name, value in {"JAVA_HOME": str(home), "SPARK_LOCAL_DIRS": "/gone", "LC_ALL": "C"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    before, temporary = dict(os.environ), tempfile.gettempdir()
+    words = ["bridge", "--queue", str(queue), "--table", "table", "--consumer", "c"]
+    words += ["--master", "local[2]", "--conf", "spark.ui.port=no17"]
+    assert cli.main(words) == 2
+    told = capfd.readouterr()
+    own = tmp_path / "table" / "_bridge" / "c"
+    assert told.err.splitlines() == [
+        "msgproto: a worker says so",
+        "msgproto bridge: Java did not start: java.lang.Error: no17 is no number; correct or leave "
+        f"out --conf spark.ui.port; its output: {own}/java.log",
+    ]
+    assert "not heeded with the master local[2]: SPARK_LOCAL_DIRS (Spark's settings" in told.out
+    assert (dict(os.environ), tempfile.gettempdir()) == (before, temporary)
+    left = {"java.log", "lock", "log4j2.properties", "status.json"}
+    assert {path.name for path in own.iterdir()} == left
+    assert "no17 is no number" in (own / "java.log").read_text()
+    given = dict(line.partition("=")[::2] for line in Path("variables").read_text().splitlines())
+    assert (given["LC_ALL"], given["SPARK_LOCAL_IP"]) == ("C.UTF-8", "127.0.0.1")
+    assert given["JAVA_HOME"] == str(home) and "SPARK_LOCAL_DIRS" not in given
+    assert {
+        "spark.master=local[2]",
+        "spark.ui.port=no17",
+        "spark.authenticate=true",
+        "spark.driver.bindAddress=127.0.0.1",
+        f"spark.local.dir={own}/local",
+        f"spark.driver.extraJavaOptions=-Dlog4j2.configurationFile=file://{own}/log4j2.properties "
+        f"-Djava.io.tmpdir={own}/tmp -XX:-UsePerfData {SCHEDULING_JAVA}",
+    } <= {*Path("words").read_text().splitlines()}
 
 
 @pytest.mark.slow
