@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -177,6 +178,43 @@ def test_an_object_store_which_says_nothing_does_not_hold_up_a_signal__TB_10(
             process.signal(signal.SIGTERM)
             # Left alone it says after a minute that the store does not answer, and exits with 2.
             assert process.wait(seconds=START_SECONDS) == 0
+
+
+def test_what_another_bridge_holds_is_left_to_it_and_what_a_killed_one_left_is_removed(
+    queue: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    command_here: None,
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/gone")
+    own, lock = tmp_path / "table" / "_bridge", queue / "bridges" / "c.lock"
+    (own / "c" / "tmp").mkdir(parents=True)
+    (own / "c" / "tmp" / "liblz4-java.so").touch()
+    lock.parent.mkdir()
+    words = ["bridge", "--queue", str(queue), "--table", str(tmp_path / "table"), "--consumer=c"]
+
+    def told(place: str, holding: Path) -> str:
+        holding.write_text("1234567890\n")
+        with open(holding) as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert cli.main([*words, "--master", f"spark://127.0.0.1:1,{place}"]) == 2
+        [line] = capfd.readouterr().err.splitlines()
+        return line.removeprefix("msgproto bridge: ")
+
+    line = f"the consumer 'c' of {queue} is in use by another bridge (pid 1234567890)"
+    assert told("127.0.0.1:2", lock) == line
+    answers = "no Spark master answers (127.0.0.1:1: Connection refused): start it, or correct "
+    assert (
+        told("127.0.0.1:2", own / "c" / "lock")
+        == f"{answers}--master spark://127.0.0.1:1,127.0.0.1:2"
+    )
+    assert sorted(path.name for path in own.iterdir()) == ["c", "c.2"]
+    assert (lock.read_text(), scratch(own)) == (f"{os.getpid()}\n", ["c/tmp"])
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        text = told(f"127.0.0.1:{master.getsockname()[1]}", tmp_path / "nobodys")
+    assert text.startswith("SPARK_HOME is /gone, where there is no bin/spark-submit: unset")
+    assert (sorted(path.name for path in own.iterdir()), scratch(own)) == (["c", "c.2"], [])
 
 
 ODD = "Müller #1 %41?&='\";$HOME,y\\z\r\nq:[1]*{2} %d ${date:x} ~"

@@ -38,7 +38,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
     if descriptor is None:
         owner = ""
         with contextlib.suppress(OSError):
-            owner = path.read_bytes()[:32].decode(errors="replace").strip()
+            owner = path.read_text(errors="replace").strip()
         raise ConfigurationError(f"{what} is in use by another bridge (pid {owner or 'unknown'})")
     try:
         os.ftruncate(descriptor, 0)
