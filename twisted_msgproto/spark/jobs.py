@@ -249,8 +249,8 @@ class SparkRunner:
             raise self.explained(error) from error
         landed: list[LandedRanges | MsgprotoError] = []
         for each in zip(*results, strict=True):
-            lines = [result for result in each if isinstance(result, str)]
-            landed.append(TableError(lines[0]) if lines else merged(each))
+            line = next((result for result in each if isinstance(result, str)), None)
+            landed.append(TableError(line) if line else merged(each))
         return landed
 
     def warm(self) -> None:

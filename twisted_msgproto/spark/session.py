@@ -407,11 +407,8 @@ def within(seconds: float, work: Callable[[], Any]) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End Java by closing its stdin, and its Python workers with it; if that fails, kill them."""
     workers = descendants(process.pid)
-    with contextlib.suppress(OSError):
-        if process.stdin is not None:
-            process.stdin.close()
     try:
-        process.wait(END_SECONDS_MAX)
+        process.communicate(timeout=END_SECONDS_MAX)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

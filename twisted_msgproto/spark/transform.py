@@ -42,7 +42,7 @@ from ..table.landing import (
 )
 from ..table.object_storage import storage_at
 from ..table.plan import Range
-from .jobs import JOB_GROUP, OWN_ERROR, PYTHON_ERROR, SparkRunner, settle
+from .jobs import JOB_GROUP, OWN_ERROR, PYTHON_ERROR, SparkRunner, rows_of, settle, spans_of
 from .session import first_line
 from .source import arrow_schema, spark_schema
 from .source_options import open_range
@@ -125,7 +125,7 @@ class Transform:
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
         """Land ``tasks`` through the function, durably; FunctionFailed when it raises."""
         spark, context = self._spark, self._runner.context
-        rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
+        rows = rows_of(spans_of(tasks))
         context.setJobGroup(JOB_GROUP, f"{rows} rows through {self._name}", True)
         met: Accumulator[frozenset[Met]] = context.accumulator(frozenset(), Union())
         # One row a task, made by Java: the function's DataFrame has exactly these partitions.
