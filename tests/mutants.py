@@ -41,7 +41,7 @@ MORE = {
     "lumberjack/test_tls micromsg2/test_subscriptions mtl/test_authentication umq/test_topics "
     "cli/test_broker cli/test_status cli/test_no_permission",
     "queue": "spark/test_report",
-    "spark": "table/test_dead_letters",
+    "spark": "table/test_dead_letters table/test_readers",
     "table": "cli/test_table",
 }  # room → tests elsewhere, to which protocols and commands lend themselves, of what it has
 PROCESSES = "tests/tools/processes.py"  # whoever runs this starts some
