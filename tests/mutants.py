@@ -34,7 +34,7 @@ WORDS = {
 }  # room → what the names of tests in the nets contain that concern it; else the room's name
 MORE = {
     "cli": "contract/test_log_in contract/test_send net/test_figures spark/test_report "
-    "test_gateway test_gateway_access test_registry test_several_gateways",
+    "spark/test_flight test_gateway test_gateway_access test_registry test_several_gateways",
     "core": "net/test_memory net/test_logs test_gateway test_gateway_own lumberjack/test_wire",
     "mtl": "contract/test_lifetimes",
     "net": "test_gateway test_gateway_own test_gateway_access test_several_gateways test_registry "

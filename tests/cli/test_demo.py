@@ -190,6 +190,7 @@ def test_each_step_is_told_until_all_of_this_run_has_landed(
     """What an earlier run has left in the directory, in the table or not, is not counted."""
     bridges = quick(BRIDGE)
     earlier = tables.Gateway(tmp_path / "queue")
+    (tmp_path / "logs" / "spark").mkdir(parents=True)
     tables.land_gateways(tables.create_table(tmp_path / "table"), earlier)
     earlier.put(2)
     sleep, shown, errors = time.sleep, list[str](), list[str]()

@@ -162,6 +162,7 @@ def test_the_help_of_a_sub_command_waits_for_no_large_package(launch: Launcher) 
         (["queue", "tail", "q", "-n", "-1"], "a whole number from 0 on is expected, not '-1'"),
         (["queue"], "msgproto queue: Missing command"),
         (["init", "x", "--instances", "65"], "a whole number from 1 to 64 is expected, not '65'"),
+        (["table", "columns", "t", "--try", "0"], "a whole number from 1 on is expected, not '0'"),
         (["bridge", "--config", "f", "--queue", "q"], "--queue stands in the file of --config"),
         (["bridge", "--queue", "q", "--table", "t", "--conf", "a=b"], "--conf takes spark.KEY=VAL"),
         (["table", "expire", "t", "--before", "d", "--keep", "1d"], "it needs one of --before DAY"),
@@ -316,6 +317,8 @@ def test_nothing_else_takes_the_place_of_what_was_closed_before_the_start(
         time.sleep(0.05)
     for number in range(3):
         assert os.readlink(f"/proc/{gateway.pid}/fd/{number}") == os.devnull
+        flags = Path(f"/proc/{gateway.pid}/fdinfo/{number}").read_text().split()[3]
+        assert not int(flags, 8) & os.O_CLOEXEC, "its children would not have it"
     sent = shell("send micromsg2 unix:s --count 3 --destination a", "2>&-")
     assert (sent.wait(), sent.output[:22]) == (0, "sent 3, acknowledged 3"), sent.output
     received = shell("recv micromsg2 unix:s --destination a --count 3", ">&-")

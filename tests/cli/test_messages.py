@@ -75,8 +75,10 @@ class FromAPipe(TestCase):
     async def test_an_endless_line_is_refused(self) -> None:
         """What stands before it is given out; the operator is told its number."""
         self.patch(messages, "LINE_BYTES_MAX", 1000)
-        os.write(self.into, b"1\n\n3\n" + b"x" * 1001)
-        self.assertEqual(await self.lines.some(1), [b"1"])
+        os.write(self.into, b"x" * 1000)
+        self.lines.doRead()
+        os.write(self.into, b"\n\n3\n" + b"x" * 1001)
+        self.assertEqual(await self.lines.some(1), [b"x" * 1000])
         self.assertEqual(await self.lines.some(9), [b"3"])
         self.assertEqual(await self.lines.some(1), [])
         self.assertEqual(str(self.lines.refused), "line 4 is longer than 1000 bytes")

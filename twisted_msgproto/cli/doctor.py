@@ -79,7 +79,7 @@ def run(arguments: SimpleNamespace) -> int:
     """Print what was found; 1 if anything is missing."""
     found = list(look(arguments.queue))
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in found], indent=2))
+        print(json.dumps([asdict(finding) for finding in found]))
     else:
         for line in table(found):
             print(line)

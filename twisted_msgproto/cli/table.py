@@ -25,6 +25,7 @@ from .options import (
     FILE,
     LOCATION,
     PAIR,
+    POSITIVE,
     as_json,
     command,
     flag,
@@ -188,6 +189,8 @@ def _facts(report: Report) -> dict[str, object]:
 
 
 def _print_report(report: Report) -> None:
+    from twisted_msgproto.table.row_offsets import size
+
     for line in report.findings():
         print(line)
     for gateway, found in sorted(report.gateways.items()):
@@ -197,8 +200,8 @@ def _print_report(report: Report) -> None:
             for name, rows in (
                 ("expired", found.expired_rows),
                 ("damaged", found.damaged_rows),
-                ("erased", sum(hi - lo for lo, hi in found.erased)),
-                ("dropped by a transform or missing", sum(hi - lo for lo, hi in found.dropped)),
+                ("erased", size(found.erased)),
+                ("dropped by a transform or missing", size(found.dropped)),
                 ("left out", found.left_out),
                 ("rejected", found.rejected),
             )
@@ -411,15 +414,15 @@ def _rewind(arguments: SimpleNamespace) -> int:
 @option(
     "--try",
     metavar="N",
-    type=int,
+    type=POSITIVE,
     help="with --config: errors and values of each column in the first N rows; default: 10000",
 )
 def _columns(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.derive import ROWS, propose, raw_rows, tried_lines, try_out
 
     number = getattr(arguments, "try")
-    if number is not None and (number < 1 or arguments.config is None):
-        raise click.UsageError("--try is a whole number from 1, beside --config")
+    if number is not None and arguments.config is None:
+        raise click.UsageError("--try goes with --config FILE")
     table = _open(arguments)
     if arguments.config is None:
         text = propose(raw_rows(table, ROWS))

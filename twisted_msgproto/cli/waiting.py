@@ -126,9 +126,7 @@ class Patience:
     def _look(self) -> None:
         self._timer = None
         now = self._clock.seconds()
-        left = self._due - now
-        if left <= 0:
-            left = self._taken_at(now) + self._seconds - now
+        left = max(self._due, self._taken_at(now) + self._seconds) - now
         if self._reading and not self._outstanding:
             return  # the next line begins it anew
         if left > 0:
