@@ -69,6 +69,11 @@ class Shut(Sink):
     def open(self):
         raise RuntimeError("the door is shut")
 
+@implementer(IMessageSink)
+class Late(Sink):
+    def open(self):
+        return succeed(None)
+
 class NoSink: pass
 def nothing(gateway): return 3
 def fails(gateway): raise KeyError("which")
@@ -175,9 +180,10 @@ def test_a_sink_is_made_once_and_opened_and_closed_with_the_gateway(own: Any) ->
     assert own_code.Sink.calls == ["made", "open", "close"]
 
 
-def test_a_sink_which_cannot_open_ends_the_start_with_a_line(own: Any) -> None:
-    gateway = gateway_of({"lumberjack": {"sink": "own_code:Shut"}})
-    with pytest.raises(SystemExit, match="msgproto: sink 'own_code:Shut': the door is shut"):
+@pytest.mark.parametrize(("name", "why"), [("Shut", "the door is shut"), ("Late", "open.. is a")])
+def test_a_sink_which_cannot_open_ends_the_start_with_a_line(own: Any, name: str, why: str) -> None:
+    gateway = gateway_of({"lumberjack": {"sink": f"own_code:{name}"}})
+    with pytest.raises(SystemExit, match=f"msgproto: sink 'own_code:{name}': {why}"):
         gateway.startService()
 
 

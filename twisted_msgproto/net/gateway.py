@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
@@ -278,7 +278,8 @@ class Gateway(MultiService):
             self._unopened = None
         for name, own in self._sinks.items():
             try:
-                getattr(own, "open", lambda: None)()
+                if isinstance(getattr(own, "open", lambda: None)(), Coroutine | Deferred):
+                    raise TypeError("open() is a coroutine or returns a Deferred: nobody awaits it")
             except Exception as error:
                 raise CannotStart(f"{self._title}: sink {name!r}: {error}") from error
         self._open_queues()
