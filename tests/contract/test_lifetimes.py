@@ -590,8 +590,12 @@ class Lifetimes(TestCase):
         for directory in ("", b"a\0b"):
             with pytest.raises(ConfigurationError, match="a queue is a directory"):
                 face.serve(queue=directory)
-        with pytest.raises(TypeError):
-            face.connect(5)
+        for wrong in (5, None):
+            for call in (face.connect, face.module.serve):
+                with pytest.raises(
+                    TypeError, match=f"(endpoint|text|address).* not {type(wrong).__name__}"
+                ):
+                    call(wrong)
 
     async def test_wrong_settings_of_one_protocol_are_refused_at_the_call(self) -> None:
         url = "ws://127.0.0.1:1/"

@@ -8,7 +8,7 @@ a coroutine when SIGTERM comes, it only asks who has something to finish before 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from inspect import signature
 from os import PathLike, fspath
 from types import TracebackType
@@ -478,15 +478,20 @@ def somewhere(wanted: Sequence[object]) -> None:
         raise ConfigurationError("a server listens on one endpoint at least, and none is given")
 
 
+def each_of(at: Any) -> list[Any]:
+    """Return one address, or several of them, as a list."""
+    return list(at) if isinstance(at, Iterable) and not isinstance(at, str) else [at]
+
+
 def endpoints_of(at: Where | Sequence[Where]) -> list[Where]:
     """Return the endpoints as a list; ConfigurationError or TypeError for what is none."""
-    several = [at] if isinstance(at, str) or callable(getattr(at, "listen", None)) else list(at)  # type: ignore[arg-type]
+    several = each_of(at)
     for one in several:
         if isinstance(one, str):
             check_endpoint(one)
         elif not callable(getattr(one, "listen", None)):
             raise TypeError(f"an endpoint or its string is wanted, not {type(one).__name__}")
-    return several  # type: ignore[return-value]
+    return several
 
 
 def sink_of(

@@ -29,7 +29,7 @@ from ...net.authorising import CONSUME, PUBLISH, Authoriser, Permissions
 from ...net.broker import ServedBroker, broker_of
 from ...net.deferreds import guarded
 from ...net.factory import MsgprotoServerFactory, expect
-from ...net.lifetimes import Serving, factory_of, running, sink_of, somewhere
+from ...net.lifetimes import Serving, each_of, factory_of, running, sink_of, somewhere
 from ...net.limit_types import MtlServerLimits
 from ...net.logs import SteadyLogger, Topic
 from ...net.memory import SharedState
@@ -572,7 +572,7 @@ def serve(
     """
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)
-    control = [at] if isinstance(at, str) else list(at)
+    control = each_of(at)
     somewhere(control)
     for address in control:
         check_address(address)
