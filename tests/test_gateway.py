@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import zmq
+from twisted.cred.credentials import UsernamePassword
 
 from tests.tools.certificates import Authority
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, msgproto, wait_gone
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options
+from twisted_msgproto.net.authentication import IIdentity
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.registry import PROTOCOLS, load
 from twisted_msgproto.umq import UmqServerFactory
@@ -198,6 +200,10 @@ def test_secrets_are_hidden() -> None:
     again = Configuration(tomllib.loads(shown))
     assert again.servers["umq"]["auth"] == ["anonymous"]
     server = configuration.servers["umq"]
+    log_in = server.portal().login(UsernamePassword(b"jim", b"s3cret"), None, IIdentity)
+    known = []
+    log_in.addBoth(known.append)
+    assert known[0][1].name == "jim"
     server.longOpt = [*server.longOpt, "token-text="]
     server["token-text"] = "s3cret"
     shown = "\n".join(configuration.lines())

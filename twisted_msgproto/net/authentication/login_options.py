@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any, ClassVar, Final
 
-from twisted.cred.checkers import (
-    ICredentialsChecker,
-    InMemoryUsernamePasswordDatabaseDontUse,
-)
+from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.credentials import IAnonymous, IUsernamePassword
 from twisted.cred.portal import Portal
 from twisted.cred.strcred import AuthOptionMixin, findCheckerFactories
@@ -32,10 +29,6 @@ SCHEMES_WITHOUT_SECRETS: Final = frozenset(
     {"file", "passwords", "unix", "anonymous", "pam", "sshkey"}
 )
 """The argument of these schemes of ``--auth`` is no secret: a file's name, or nothing."""
-
-
-def _bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else text
 
 
 def _look_for_file(description: str) -> str | None:
@@ -84,6 +77,11 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
             )
         super().opt_auth(description)  # type: ignore[no-untyped-call]
         self["auth"].append(description)
+        checker = self["credCheckers"][-1]
+        if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
+            # From the command line it gets text, while all credentials are bytes.
+            users: dict[Any, Any] = checker.users
+            checker.users = {name.encode(): word.encode() for name, word in users.items()}
 
     @classmethod
     def located(cls, key: str, value: str, directory: str) -> str:
@@ -112,18 +110,8 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
     def authWarning(self) -> str | None:
         return None if self.get("credCheckers") else self.unnamed
 
-    @property
-    def checkers(self) -> list[ICredentialsChecker]:
+    def portal(self) -> Portal | None:
         doubt = self.passwordWarning()
         if doubt is not None:
             log.warn("{server}: {doubt}", server=self.protocolName, doubt=doubt)
-        checkers: list[Any] = list(self.get("credCheckers", ()))
-        for checker in checkers:
-            if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
-                # From the command line it gets text, while all credentials are bytes.
-                users: dict[Any, Any] = checker.users
-                checker.users = {_bytes(name): _bytes(word) for name, word in users.items()}
-        return checkers
-
-    def portal(self) -> Portal | None:
-        return portal_over(self.checkers)
+        return portal_over(self.get("credCheckers", ()))
