@@ -169,6 +169,7 @@ class Calling(Walking):
             world.wait(60)
             told.failed(ConnectionClosed)
             before.failed(*VOCABULARY)
+            self.assertRegex(str(before.error), "before everything was answered|flow was closed")
             self.successResultOf(closed)
 
     def test_when_the_connection_was_lost(self: Any) -> None:
@@ -625,6 +626,8 @@ class Connecting:
                 self.assertFalse(self.successResultOf(standing).established)
             else:
                 self.failureResultOf(standing, ConnectionClosed)
+            why = self.failureResultOf(made.whenEstablished(), ConnectionClosed).value
+            self.assertIn("the connection was given up", str(why))
 
 
 over_all(globals(), Calling, Waiting, Closing, Coming, Connecting)

@@ -56,10 +56,15 @@ class Links(LinkCase):
         took = 1e-9
         while read() != sizes[-1]:
             pass
-        self.assertEqual(sizes[-1], 256 << 10)
+        self.assertEqual(sizes, [FIRST_READ_BYTES << doubled for doubled in range(5)])
         took = 1e-5
-        server.dataReceived(bytes(4000))  # too few to say anything
+        server.dataReceived(bytes(4095))  # too few to say anything
         self.assertEqual(transport.bufferSize, 256 << 10)
+        server.dataReceived(bytes(4096))
+        self.assertEqual(transport.bufferSize, READ_BYTES_MIN)
+        took = 1e-9
+        while read() != sizes[-1]:
+            pass
         took = 1e-6
         server.dataReceived(bytes(20_000))  # less than one read may return, and slow all the same
         self.assertLessEqual(transport.bufferSize * took, TURN_SECONDS)
