@@ -246,6 +246,7 @@ class Edges(LinkCase):
             (0, 1, 101, True),
             (60, 1, 60, False),  # what others have left behind is nobody's share
             (50, 2, 50, False),
+            (40, 2, 60, False),
             (60, 2, 50, False),
             (60, 2, 51, True),
             (90, 10, 10, False),

@@ -237,22 +237,22 @@ def test_the_status_token_is_read_again_and_reload_wants_it(launch: Launcher) ->
     port = gateway.port("status")
     url = f"http://127.0.0.1:{port}"
     assert launch.run("reload", url).returncode == 2
-    (here / "new").write_text("another-token-entirely")
+    (here / "new").write_text("sixteen-letters!")
     (here / "old").write_text("the-first-token-of-all")
-    token.write_text("another-token-entirely\n")
+    token.write_text("sixteen-letters!\n")
     done = launch.run("reload", url, "--token-file=old")
     assert done.returncode == 0, done.stderr
     assert "read again: status: the token of" in done.stdout
-    assert "another" not in done.stdout + gateway.output, "a token is never shown"
-    assert (asked(port, "the-first-token-of-all"), asked(port, "another-token-entirely")) == (
+    assert "sixteen" not in done.stdout + gateway.output, "a token is never shown"
+    assert (asked(port, "the-first-token-of-all"), asked(port, "sixteen-letters!")) == (
         401,
         200,
     )
-    token.write_text("short")
+    token.write_text("fifteen-letters")
     done = launch.run("reload", url, "--token-file=new")
     assert done.returncode == 2
     assert "is too short" in done.stderr
-    assert asked(port, "another-token-entirely") == 200
+    assert asked(port, "sixteen-letters!") == 200
 
 
 def test_keys_of_curve_are_read_again(launch: Launcher) -> None:

@@ -318,6 +318,9 @@ class Page(Served):
         status, page, headers = await self.get("/")
         self.assertEqual(status, 200)
         self.assertIn("default-src 'none'", headers["content-security-policy"])
+        guards = ("x-content-type-options", "referrer-policy", "cache-control", "content-type")
+        said = ["nosniff", "no-referrer", "no-cache", "text/html; charset=utf-8"]
+        self.assertEqual([headers[name] for name in guards], said)
         self.assertNotIn("unsafe", headers["content-security-policy"])
         for name in ("page.css", "page.js"):
             self.assertIn(name.encode(), page)
@@ -397,6 +400,7 @@ class Access(Served):
             status, body, headers = await self.get(path)
             self.assertEqual(status, 401, path)
             self.assertTrue(headers["www-authenticate"].startswith("Basic "))
+            self.assertEqual(headers["content-type"], "application/json")
             self.assertNotIn(TOKEN.encode(), body)
         self.assertEqual((await self.get("/healthz"))[0], 200)
 

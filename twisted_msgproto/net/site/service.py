@@ -363,7 +363,7 @@ class PageFile(Resource):
 async def queues(view: BrokerView, query: Query) -> Answer:
     found = await maybeDeferred(view.queues)
     shown = [asdict(queue) for queue in found[:QUEUES_SHOWN_MAX]]
-    return in_json({"queues": shown, "more": max(0, len(found) - len(shown))})
+    return in_json({"queues": shown, "more": len(found) - len(shown)})
 
 
 async def peek(view: BrokerView, query: Query) -> Answer:
