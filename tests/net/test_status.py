@@ -217,6 +217,9 @@ class Figures(Served):
         self.patch(site_figures, "KEPT_SECONDS", 0.0)
         await self.serve()
         await self.put(3)
+        await deferToThread(QueueReader(self.directory).register, "spark")
+        while (await self.figures())["queue"]["unreadable"]:
+            pass
         hangs, asked = threading.Event(), []
 
         def read(*arguments: Any) -> Any:
@@ -228,6 +231,7 @@ class Figures(Served):
             queue = (await self.figures())["queue"]
             self.assertEqual(queue["unreadable"], "the disk does not answer within 3 s")
             self.assertEqual(queue["end_offset"], 3)
+            self.assertEqual([one["name"] for one in queue["consumers"]], ["spark"])
         hangs.set()
         while (await self.figures())["queue"]["unreadable"]:
             self.assertEqual(asked, [True] * len(asked))
