@@ -176,10 +176,8 @@ def guarded(log: Logger, peer: str, hook: Callable[..., object], *arguments: Any
         log.failure("{peer}: {hook} failed", failure, peer=peer, hook=name)
 
     try:
-        later = hook(*arguments)
-        if iscoroutine(later):
-            later = Deferred.fromCoroutine(later)
-        if isinstance(later, Deferred):
+        later = promised(hook(*arguments))
+        if later is not None:
             later.addErrback(failed)
     except BaseException:
         failed(Failure())
