@@ -13,7 +13,13 @@ from zope.interface import implementer
 from tests.doubles import Tcp
 from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto import Message, MessageBatch
-from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
+from twisted_msgproto.core.errors import (
+    ConnectionClosed,
+    Fault,
+    ProtocolViolation,
+    QueueError,
+    TimedOut,
+)
 from twisted_msgproto.net.wires.stream import Output
 
 FIRST_READ_BYTES, PARTIAL_READ_BYTES, READ_BYTES_MIN = 16 << 10, 64 << 10, 1 << 10
@@ -314,10 +320,25 @@ class Edges(LinkCase):
         self.lose()
         self.assertEqual(str(server.closeReason), "no TLS hand-shake in time")
 
-    def test_who_shuts_the_side_that_we_write_to_is_given_up(self) -> None:
-        server, transport = self.link()
-        server.writeConnectionLost()
-        self.assertTrue(transport.aborted)
+    def test_who_is_given_up_is_cut_off_and_why_is_known__HO_27(self) -> None:
+        ends: list[tuple[Any, str]] = [
+            (lambda one: one.writeConnectionLost(), "another reason"),
+            (lambda one: one.abort(), "the connection was given up"),
+            (lambda one: one.displace(), "silent while connections were short"),
+            (lambda one: one.unread(), "the peer took no bytes for 30 s"),
+            (
+                lambda one: one.cutOff(5, 100.0),
+                "cut off: 5 bytes of an unfinished message arrive too slowly while memory is short;"
+                " process-held-bytes is 100",
+            ),
+        ]
+        for end, why in ends:
+            server, transport = self.link()
+            end(server)
+            self.assertTrue(transport.aborted)
+            server.setCloseReason(ConnectionClosed("another reason"))
+            self.lose()
+            self.assertEqual(str(server.closeReason), why)
 
     def test_nothing_is_read_on_while_something_else_pauses__NB_07(self) -> None:
         server, transport = self.link()
