@@ -154,7 +154,7 @@ def test_with_a_rate_each_message_is_sent_when_it_is_due(monkeypatch: pytest.Mon
     connecting = iter([0.0, 0.25])
 
     async def sending(clock: Clock, options: object, messages: Any, progress: Any) -> None:
-        await deferLater(clock, next(connecting))
+        await deferLater(clock, next(connecting))  # an error for the third, which is not waited for
         while some := await messages.some(2):
             sent.append((clock.seconds(), len(some)))
             progress.sent(len(some))
@@ -163,8 +163,10 @@ def test_with_a_rate_each_message_is_sent_when_it_is_due(monkeypatch: pytest.Mon
             progress.acknowledged(len(some))
 
     planted(monkeypatch, sending, [0.125] * 18)
-    words = ("--clients", "2", "--seconds", "1.5", "--rate", "8")
-    assert msgproto("bench", "lumberjack", *words).startswith("12 of 12 messages acknowledged in")
+    words = ("--clients", "3", "--seconds", "1.5", "--rate", "12")
+    told = msgproto("bench", "lumberjack", *words, status=1)
+    assert told.startswith("12 of 12 messages acknowledged in")
+    assert "\nmsgproto bench: 1 of 3 clients failed: " in told
     each = [(0.25, 1), (0.5, 1), (0.75, 1), (1.375, 2), (1.5, 1)]
     assert sorted(sent) == sorted(each * 2)
 

@@ -302,6 +302,14 @@ def test_tls_makes_an_authority_and_servers_that_others_reach_with_it(
     gateway.end()
 
 
+def test_a_long_name_is_cut_where_a_certificate_has_no_room(tmp_path: Path) -> None:
+    msgproto("init", tmp_path, f"--tls={'a' * 60}.example")
+    (server,) = (tmp_path / "tls").iterdir()
+    for file, name in ((server, f"{'a' * 60}.exa"), (tmp_path / "ca.pem", f"msgproto {'a' * 55}")):
+        found = x509.load_pem_x509_certificate(file.read_bytes())
+        assert found.subject.rfc4514_string() == f"CN={name}"
+
+
 @pytest.mark.parametrize("name", ["a b", "", "x/y", "-x", "a:1", "https://a", "a" * 252])
 def test_a_name_that_no_certificate_has_is_one_line(tmp_path: Path, name: str) -> None:
     assert f"a host name or an IP address, not {name!r}" in msgproto(

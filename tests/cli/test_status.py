@@ -101,20 +101,21 @@ def test_who_names_no_gateway_and_reaches_none_is_told_how_to_name_it(
 def test_watch_shows_the_figures_again_until_it_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = [FIGURES | {"gateway": {}, "safe": {"ok": True, "why": why}} for why in "abc"]
+    told = [FIGURES | {"gateway": {}, "safe": {"ok": True, "why": why}} for why in "abö"]
     told[-1]["healthy"] = {"ok": False, "why": "no"}
     left = iter(told)
     monkeypatch.setattr(GatewayBroker, "figures", lambda gateway: next(left))
 
     def sleep(seconds: float) -> None:
-        if "OK  c" in (shown := capsys.readouterr().out):
+        if "OK  ö" in (shown := capsys.readouterr().out):
             raise KeyboardInterrupt
         assert "OK  " in shown
 
     monkeypatch.setattr(status.time, "sleep", sleep)
     assert main(["status", "--watch"]) == 1
     monkeypatch.setattr(GatewayBroker, "figures", lambda gateway: told[-1])
-    assert json.loads(msgproto("status", "--json", status=1)) == told[-1]
+    line = json.dumps(told[-1], ensure_ascii=False)
+    assert msgproto("status", "--json", status=1) == f"{line}\n"
 
 
 @pytest.mark.parametrize(

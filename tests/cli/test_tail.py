@@ -215,7 +215,7 @@ def test_it_ends_when_nobody_reads_it_any_more_also_while_nothing_comes(
         [sys.executable, "-m", "twisted_msgproto", "queue", "tail", "-f", "-n1", tmp_path / "q"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
+        env=environment(PYTHONUNBUFFERED=""),
     )
     assert tail.stdout is not None
     assert tail.stderr is not None

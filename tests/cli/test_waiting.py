@@ -150,6 +150,7 @@ class Leaving(TestCase):
 
         with self.assertRaises(BrokenPipeError):
             await received(reactor, recv, print, None, into)
+        self.assertNotIn(into, [one.fileno() for one in reactor.getReaders()])
 
     def test_a_protocol_which_is_refused_more_than_was_asked_for_may_tidy_up(self) -> None:
         clock, done = Clock(), list[str]()

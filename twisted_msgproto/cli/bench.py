@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from . import INTERRUPTED
 from .clients import FAILED, command_of, connecting, tell, why_not
 from .options import POSITIVE, SECONDS, SIZE, SIZE_BYTES, command, flag, option
@@ -251,9 +253,9 @@ def run(arguments: SimpleNamespace) -> int:
     except KeyboardInterrupt:
         status, why = INTERRUPTED, "interrupted"
     if arguments.json:
-        print(json.dumps(load.result()), flush=True)
+        click.echo(json.dumps(load.result()))
     elif load.counted.messages_sent:
-        print(shown(load, arguments.clients), flush=True)
+        click.echo(shown(load, arguments.clients))
     for text, count in load.errors.items():
         tell("bench", f"{count} of {arguments.clients} clients failed: {text}")
     missing = incomplete(load.counted, None, why)

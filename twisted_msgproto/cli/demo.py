@@ -28,6 +28,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from twisted_msgproto.core.disk import writing
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, escaped
 from twisted_msgproto.core.log_output import private
@@ -208,7 +210,7 @@ class Demo:
 
     def _say(self, text: str) -> None:
         self._line.end()
-        print(text, flush=True)
+        click.echo(text)
 
     def _report(self, queue_id: str, first: int, clients: dict[str, Child]) -> int:
         counts, twice = self._counted(queue_id, first, clients)

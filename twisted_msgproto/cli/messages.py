@@ -10,11 +10,10 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from twisted_msgproto.core.errors import ConfigurationError
 
@@ -24,7 +23,6 @@ LINE_BYTES_MAX = 64 * 1024 * 1024
 """A line that grows beyond this is no message of any protocol here."""
 
 
-@implementer(IReadDescriptor)
 class Lines:
     """The lines of a file descriptor, without their ends; empty lines are no messages.
 
@@ -34,7 +32,7 @@ class Lines:
 
     def __init__(
         self,
-        reactor: IReactorFDSet,
+        reactor: Any,
         descriptor: int,
         encode: Callable[[bytes], bytes] | None = None,
     ) -> None:

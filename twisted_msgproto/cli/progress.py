@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
+import click
+
 LIVE_SECONDS: Final = 0.2
 PLAIN_SECONDS: Final = 2.0
 """Without a terminal every line stays: at most one is printed in this time."""
@@ -28,15 +30,15 @@ class Line:
             return
         self._due = now + self._seconds
         if self._live:
-            print(f"\r{text}", end="", file=self._stream, flush=True)  # it never gets shorter
+            click.echo(f"\r{text}", nl=False, file=self._stream)  # it never gets shorter
             self._open = True
         else:
-            print(text, file=self._stream, flush=True)
+            click.echo(text, file=self._stream)
 
     def end(self) -> None:
         if self._open:
             self._open = False
-            print(file=self._stream, flush=True)
+            click.echo(file=self._stream)
 
 
 class Counted:

@@ -55,7 +55,7 @@ def action(
                 for place in places:
                     arguments.directory = Path(place)
                     if named:
-                        print(f"{place}:", flush=True)
+                        click.echo(f"{place}:")
                     statuses.append(act(arguments))
                 return DAMAGED if DAMAGED in statuses else max(statuses)
 

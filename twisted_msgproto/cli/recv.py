@@ -8,6 +8,8 @@ from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from twisted_msgproto.core.errors import Refused, escaped
 from twisted_msgproto.core.message import Message
 
@@ -111,7 +113,7 @@ async def receive(
         if came == options.count:
             end()
 
-    watched = Reader(reactor, output, lambda: end(BrokenPipeError()))
+    Reader(reactor, output, lambda: end(BrokenPipeError()))
     agreed = options.ready
 
     def ready() -> None:
@@ -132,7 +134,6 @@ async def receive(
         if not over:  # else whatever comes of leaving does not matter
             raise
     finally:
-        watched.stop()
         if timer is not None and timer.active():
             timer.cancel()
     if broken is not None:
@@ -186,7 +187,7 @@ def run(arguments: SimpleNamespace) -> int:
     def show(message: Message) -> None:
         nonlocal came
         line = as_line(message, as_json=arguments.json, properties=arguments.properties)
-        print(line, flush=True)
+        click.echo(line)
         came += 1
 
     async def work(reactor: Any) -> None:

@@ -233,13 +233,13 @@ def summarise(progress: Counted, took: float, *, as_json: bool) -> None:
     if as_json:
         counts = {"sent": sent, "acknowledged": acknowledged, "seconds": round(took, 6)}
         notes = {"notes": progress.notes} if progress.notes else {}
-        print(json.dumps({**counts, **notes}), flush=True)
+        click.echo(json.dumps({**counts, **notes}))
         return
     rate = acknowledged / took if took else 0.0
     line = f"sent {sent}, acknowledged {acknowledged} in {took:.2f} s ({rate:,.0f}/s)"
-    print("; ".join([line, *progress.notes]), flush=True)
+    click.echo("; ".join([line, *progress.notes]))
     if progress.messages_written:
-        print("the server was not asked to acknowledge: nobody knows what arrived", flush=True)
+        click.echo("the server was not asked to acknowledge: nobody knows what arrived")
 
 
 async def within(reactor: Any, timeout: float, work: Coroutine[Any, Any, T]) -> T:
@@ -272,7 +272,7 @@ def call(arguments: SimpleNamespace) -> int:
         timeout = arguments.timeout or CALL_SECONDS
         text, carried_out = await within(reactor, timeout, called)
         if carried_out:
-            print(text, flush=True)
+            click.echo(text)
         else:
             tell("send", text)
 

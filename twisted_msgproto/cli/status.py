@@ -91,7 +91,7 @@ def watch(figures: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> M
     try:
         while True:
             click.clear()
-            print("\n".join(lines(figures, before)), flush=True)
+            click.echo("\n".join(lines(figures, before)))
             time.sleep(WATCH_SECONDS)
             before, figures = figures, asked(ask)
     except KeyboardInterrupt:

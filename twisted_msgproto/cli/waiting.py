@@ -15,9 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from twisted_msgproto.core.errors import TimedOut
 
@@ -173,7 +171,6 @@ class Patience:
         self._progress.alive()
 
 
-@implementer(IReadDescriptor)
 class Reader:
     """A watch whether somebody still reads the pipe that our output goes to.
 
@@ -184,16 +181,9 @@ class Reader:
     def __init__(self, reactor: Any, descriptor: int | None, gone: Callable[[], None]) -> None:
         self._reactor = reactor
         self._gone = gone
-        self._watching = False
         if descriptor is not None and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             self._descriptor = descriptor
-            self._watching = True
             reactor.addReader(self)
-
-    def stop(self) -> None:
-        if self._watching:
-            self._watching = False
-            self._reactor.removeReader(self)
 
     def fileno(self) -> int:
         return self._descriptor
@@ -202,7 +192,7 @@ class Reader:
         return "msgproto recv"
 
     def doRead(self) -> None:
-        self.stop()
+        self._reactor.removeReader(self)
         self._gone()
 
     def connectionLost(self, reason: Failure) -> None:
