@@ -1,12 +1,18 @@
 """Fixtures for every room: processes that end with their test, and nothing left over."""
+# ruff: noqa: E402
 
 from __future__ import annotations
+
+import os
+
+# No test's own process loses its power, and disks of tests know what was synced; a wrong descriptor
+# is an error as before.  What is imported below may keep these for good.
+os.fsync = os.fdatasync = os.fstat  # type: ignore[assignment]
 
 import functools
 import gc
 import importlib.metadata
 import itertools
-import os
 import secrets
 import shutil
 import signal
@@ -47,10 +53,6 @@ JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA
 # A shell has its background jobs ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# No test's own process loses its power, and disks of tests know what was synced; a wrong descriptor
-# is an error as before.
-os.fsync = os.fdatasync = os.fstat  # type: ignore[assignment]
 
 # A test says what holds, not how soon: on a busy machine any example may take long.
 # A slow machine draws slowly: that is no fault of a strategy.
