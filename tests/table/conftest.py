@@ -18,7 +18,10 @@ def local(tmp_path: Path) -> Table:
     return create(tmp_path / "table")
 
 
-both = pytest.mark.parametrize("table", ["local", "s3"], indirect=True)
+s3 = pytest.param("s3", marks=pytest.mark.slow)
+"""What a disk says in a quick test as well, said again by a real server."""
+
+both = pytest.mark.parametrize("table", ["local", s3], indirect=True)
 
 
 @pytest.fixture

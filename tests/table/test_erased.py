@@ -81,7 +81,10 @@ STRANGERS: dict[str, tuple[Callable[[Table], object], set[int]]] = {
 
 @pytest.mark.parametrize(
     ("table", "name"),
-    [*(("local", name) for name in STRANGERS), ("s3", "DELETE, then OPTIMIZE")],
+    [
+        *(("local", name) for name in STRANGERS),
+        pytest.param("s3", "DELETE, then OPTIMIZE", marks=pytest.mark.slow),
+    ],
     indirect=["table"],
 )
 def test_what_other_programs_erase_does_not_stop_the_bridge_nor_land_again__RD_30(

@@ -201,11 +201,14 @@ def open_delta(place: Place) -> Any:
     return deltalake.DeltaTable(place.location, storage_options=place.storage or None)
 
 
-TABLES = {"s3-day": ("s3", PARTITIONINGS[0]), "disk-protocol-day": ("disk", PARTITIONINGS[1])}
+TABLES = [
+    pytest.param(("s3", PARTITIONINGS[0]), id="s3-day", marks=pytest.mark.slow),
+    pytest.param(("disk", PARTITIONINGS[1]), id="disk-protocol-day"),
+]
 """Each storage and each partitioning once."""
 
 
-@pytest.fixture(scope="module", params=TABLES.values(), ids=TABLES)
+@pytest.fixture(scope="module", params=TABLES)
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Place, list[dict[str, Any]]]:
