@@ -109,16 +109,17 @@ def test_peek_as_json(shelf: Shelf) -> None:
 def test_purge_and_requeue_tell_how_many(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "purge", "q", "orders", "--space", "b"]) == 0
     assert main(["broker", "requeue", "q", "bïlls\n.dead"]) == 0
+    assert main(["broker", "requeue", "q", "bïlls\n", "--json"]) == 0
     assert main(["broker", "requeue", "q", "orders", "--space", "a", "--to", "x", "--json"]) == 0
     assert shelf.told == [
         ("purge", "b", "orders"),
-        ("requeue", "b", "bïlls\n.dead", "bïlls\n"),
+        *[("requeue", "b", "bïlls\n.dead", "bïlls\n")] * 2,
         ("requeue", "a", "orders", "x"),
     ]
     assert capsys.readouterr().out.splitlines() == [
         "12 messages of orders are settled",
         r"1 messages of bïlls\n.dead wait in bïlls\n now",
-        '{"count": 1}',
+        *['{"count": 1}'] * 2,
     ]
 
 
@@ -128,7 +129,7 @@ def test_purge_and_requeue_tell_how_many(shelf: Shelf, capsys: pytest.CaptureFix
         (["peek", "q", "orders"], "more than one space has a queue 'orders', say --space: a, b"),
         (["peek", "q", "orders", "--space", "c"], "has no queue 'orders'; these have one: a, b"),
         (["purge", "q", "none"], "there is no queue 'none'"),
-        (["requeue", "q", "orders", "--space", "a"], "say where to: --to QUEUE"),
+        (["requeue", "q", "orders", "--space", "a"], "there is no queue 'orders.dead'"),
     ],
 )
 def test_what_cannot_be_is_one_line(shelf: Shelf, words: list[str], says: str) -> None:

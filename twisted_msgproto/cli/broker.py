@@ -304,16 +304,13 @@ def _purge(broker: Any, arguments: SimpleNamespace) -> int:
 
 
 @action("requeue", "put what waits in a queue, such as dead letters, to another queue")
-@option("--to", metavar="QUEUE", help="the other queue; NAME where the queue is NAME.dead")
+@option("--to", metavar="QUEUE", help="the other queue; else dead letters go back")
 def _requeue(broker: Any, arguments: SimpleNamespace) -> int:
-    queue = find(arguments, broker.queues())
     to = arguments.to
     if to is None:
-        if not queue.name.endswith(DEAD):
-            raise ConfigurationError(
-                f"say where to: --to QUEUE ({queue.name!r} has no dead letters)"
-            )
-        to = queue.name.removesuffix(DEAD)
+        to = arguments.queue.removesuffix(DEAD)
+        arguments.queue = to + DEAD
+    queue = find(arguments, broker.queues())
     count = broker.requeue(queue.space, queue.name, to)
     _tell(arguments, count, f"{count} messages of {escaped(queue.name)} wait in {escaped(to)} now")
     return 0
