@@ -232,8 +232,8 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
         "directory": "q", "begin_offset": 0, "end_offset": 9, "waiting_messages": 0,
         "left_bytes": 3 << 29, "max_bytes": 10 << 30, "bridges": [bridge, other], "messages": 25,
         "consumers": [
-            {**standing, "name": "all", "offset": 3, "behind_messages": 6, "still_seconds": 4},
-            {**standing, "name": "b", "table": "t", "offset": 9, "rests_seconds": 59.6},
+            {**standing, "name": "all", "offset": 3, "behind_messages": 6, "still_seconds": 7_200},
+            {**standing, "name": "b", "table": "t", "offset": 9, "rests_seconds": 86_393},
         ],
         "unheld": [{"directory": "a b", "behind_messages": 8}],
     }  # fmt: skip
@@ -250,8 +250,8 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
         "10 messages/s",
         "",
         "CONSUMER  COMMITTED  BEHIND  HAS NOT MOVED FOR",
-        "all       3          6       4 s",
-        "t (b)     9          0       resting, next run within 60 s",
+        "all       3          6       2 h",
+        "t (b)     9          0       resting, next run within 24 h",
         "",
         "NO GATEWAY HOLDS  BEHIND  UNLESS IT STARTS AGAIN",
         "a b               8       msgproto queue mend 'a b'",

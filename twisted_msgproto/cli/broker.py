@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from twisted_msgproto.core.broker import DEAD, QueueName
-from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, age, escaped
 
 from .options import POSITIVE, as_json, command, group, option, reading, where
 from .rows import columns, iso_time
@@ -40,10 +40,6 @@ COLUMNS: Final = (
     "OLDEST",
     "TRIES",
 )
-
-AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-"""An age is shown in the first of these units (in seconds) that it has two of."""
-
 
 run = group(__doc__)
 
@@ -224,13 +220,6 @@ def _report(line: str) -> None:
 
 
 # ── what is printed ─────────────────────────────────────────────────────────────────────────────
-
-
-def age(seconds: float) -> str:
-    for unit, name in AGES:
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{max(0.0, seconds):.0f} s"
 
 
 def table(queues: Sequence[QueueShown], now: float) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from twisted_msgproto.core.errors import QueueAway, QueueError, escaped
+from twisted_msgproto.core.errors import QueueAway, QueueError, age, escaped
 
 from .options import command, flag, where
 from .rows import columns
@@ -191,8 +191,8 @@ def _consumer(one: Mapping[str, Any]) -> str:
 
 def _still(one: Mapping[str, Any]) -> str:
     if one["rests_seconds"]:
-        return f"resting, next run within {one['rests_seconds']:.0f} s"
-    return f"{one['still_seconds']:.0f} s"
+        return f"resting, next run within {age(one['rests_seconds'])}"
+    return age(one["still_seconds"])
 
 
 def _flow(flow: Mapping[str, Any] | None, protocol: str) -> tuple[str, str]:
@@ -214,7 +214,7 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[str]:
                 (
                     _consumer({"name": one["consumer"], "table": one["table"]}),
                     one["state"],
-                    "-" if one["heard_seconds"] is None else f"{one['heard_seconds']:.0f} s ago",
+                    "-" if one["heard_seconds"] is None else f"{age(one['heard_seconds'])} ago",
                     _or_dash(one["rows_per_second"]),
                     _or_dash(one["lag_rows"]),
                     _or_dash(one["gateways"]),

@@ -176,6 +176,14 @@ class Fault:
         return self.text
 
 
+def age(seconds: float) -> str:
+    """Return a time in the first unit that it has two of: ``119 s``, ``2 min``."""
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
 def escaped(text: str) -> str:
     """Return ``text`` on one line for a terminal or a log: what a peer has chosen must not move the
     cursor, end the line or turn the writing round.

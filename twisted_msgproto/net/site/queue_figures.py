@@ -8,6 +8,8 @@ from itertools import islice
 from shlex import quote
 from typing import Any, Final, NamedTuple
 
+from ...core.errors import age
+
 SHOWN_MAX: Final = 200
 """So many of a kind are shown one by one, such as sessions."""
 
@@ -307,8 +309,8 @@ def _named(consumer: Mapping[str, Any]) -> str:
 
 def _since(consumer: Mapping[str, Any]) -> str:
     if consumer.get("overdue_seconds"):
-        return f"its next run has been due for {consumer['overdue_seconds']:.0f} s"
-    return f"has not moved for {consumer['still_seconds']:.0f} s"
+        return f"its next run has been due for {age(consumer['overdue_seconds'])}"
+    return f"has not moved for {age(consumer['still_seconds'])}"
 
 
 def wrong_of_unheld(unheld: Iterable[Mapping[str, Any]]) -> Iterator[str]:
