@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from twisted_msgproto import __version__
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, TableError
@@ -67,6 +67,9 @@ REMEDIES: Mapping[int, str] = {
 
 OUTPUT_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 """Without a file's name: what was to be printed.  No reading fails like this."""
+
+WHOLE: Final = ("msgproto bridge", "msgproto demo")
+"""They need all of the extra ``spark``: what they lack is one of its parts, and seldom alone."""
 
 USAGE_ERROR = 2
 """A command ends with this exit status when the operator has to change something."""
@@ -193,7 +196,7 @@ def chosen(words: Sequence[str]) -> int:
     except (ConfigurationError, QueueError, TableError) as error:
         return fail(name, str(error))
     except ModuleNotFoundError as error:
-        text = missing_extra(error)
+        text = missing_extra(error, "spark" if name in WHOLE else None)
         if text is None:
             raise
         return fail(name, text)

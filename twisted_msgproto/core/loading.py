@@ -151,14 +151,17 @@ def closest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """Return the line that says what to install for this import; None if it is none of ours."""
+def missing_extra(error: ModuleNotFoundError, whole: str | None = None) -> str | None:
+    """Return the line that says what to install for this import; None if it is none of ours.
+
+    The extra ``whole`` brings all that the program needs, so that its next start lacks nothing.
+    """
     package = (error.name or "").partition(".")[0]
     if package in ALWAYS:
         return f"{package} is not installed: pip install twisted-msgproto"
-    extra = EXTRAS.get(package)
-    if extra is None:
+    if package not in EXTRAS:
         return None
+    extra = whole or EXTRAS[package]
     return f"{package} is not installed: pip install 'twisted-msgproto[{extra}]'"
 
 
