@@ -22,7 +22,7 @@ from deltalake.table import TableFeatures
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools import java_classes
-from tests.tools.loops import landed_offsets, places
+from tests.tools.loops import landed_offsets, loop_over, places
 from tests.tools.processes import (
     Launched,
     Launcher,
@@ -119,6 +119,22 @@ def test_a_file_below_the_table_that_cannot_be_written_is_one_line(
     in_its_place.mkdir(parents=True)
     line = refused(launch, queue, "--consumer", "c")
     assert line == f"msgproto bridge: cannot use {in_its_place}: Is a directory"
+
+
+@pytest.mark.parametrize("options", ["--consumer c", "--partition-by protocol,day"])
+def test_a_start_that_is_refused_says_what_it_has_mended(
+    launch: Launcher, queue: Path, tmp_path: Path, options: str
+) -> None:
+    loop_over(tmp_path / "table", [queue]).run()
+    log = tmp_path / "table" / "_delta_log" / f"{1:020}.json"
+    log.write_bytes(log.read_bytes()[:-100])
+    (queue / "bridges").mkdir(exist_ok=True)
+    with open(queue / "bridges" / "c.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        words = ("bridge", "--queue", queue, "--table", "table", *options.split())
+        ended = launch.run(*words)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1
+    assert "bridge: version 1 is empty now: a loss of power has torn it" in ended.stdout
 
 
 @pytest.mark.parametrize(

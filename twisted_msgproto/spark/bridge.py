@@ -461,12 +461,12 @@ class Bridge:
                 self.own_run,
                 grows=typed or options.transform is not None,
                 properties=options.properties,
+                say=lambda line: self.say(f"bridge: {line}"),
             )
             preflight.check_operations(table)
             return table
 
         table = self._answered(opened)
-        self._unsaid += [f"bridge: {line}" for line in table.mended]
         self.consumer = options.consumer or preflight.consumer_name(table.table_id)
         return table
 
@@ -557,10 +557,13 @@ class Bridge:
         if options.dead_letters is None:
             return None
         letters = preflight.open_table(
-            options.dead_letters, DEAD_SCHEMA, None, options.storage, own
+            options.dead_letters,
+            DEAD_SCHEMA,
+            None,
+            options.storage,
+            own,
+            say=lambda line: self.say(f"bridge: {options.dead_letters}: {line}"),
         )
-        for line in letters.mended:
-            self.say(f"bridge: {letters.location}: {line}")
         return DeadLetters(table, letters, own, open_range, Maintenance(own, self.say))
 
     def _caught(self, work: Callable[[], None]) -> None:

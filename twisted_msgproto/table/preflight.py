@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -49,12 +49,14 @@ def open_table(
     *,
     grows: bool = False,
     properties: Mapping[str, str] = MappingProxyType({}),
+    say: Callable[[str], object] = str,
 ) -> Table:
     """Return the table at ``location``, made if there is none, fit to be landed in.
 
     ``schema`` is what is going to be landed (default: the queue's columns and ``day``);
     ``partition_by`` is what the operator asked for, None for what the table has. With ``grows`` the
     table need not have all columns yet: see :func:`grow`. ``properties`` are a new table's.
+    What was repaired is told to ``say`` at once: the next start does not find it any more.
     """
     place = storage_at(location, storage)
     check_place(place)
@@ -64,6 +66,8 @@ def open_table(
     table = Table.open_or_create(
         location, schema, wanted or (DAY.name,), storage, properties, run=run
     )
+    for line in table.mended:
+        say(line)
     if wanted is not None and table.partition_by != wanted:
         raise ConfigurationError(
             f"the table {table.location} is partitioned by {','.join(table.partition_by)}, not by "
