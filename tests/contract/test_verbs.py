@@ -181,6 +181,13 @@ class Calling(Walking):
             self.clean(world)
 
     def test_when_it_was_given_up(self: Any) -> None:
+        """A verb behind ``abort()`` was called written, or waited for the loss."""
+        for verb in self.walk(*CLIENTS):
+            world, peer, one = self.standing(verb)
+            peer.client.abort()
+            Told(verb, verb.call, one).failed(ConnectionClosed)
+            world.wait(1)
+            self.clean(world)
         for verb in self.walk(*CLIENTS, answered=True):
             world, peer, one, told = self.in_flight(verb)
             peer.client.abort()

@@ -385,7 +385,7 @@ class LumberjackClient(ClientSession, link=WriterLink):
             return link.owner.clientSends(events)  # type: ignore[no-any-return]
         if not events:
             return succeed(None)
-        if link.closing:
+        if link.closing or link.closeReason is not None:
             return fail(ConnectionClosed(ENDING))
         ticket = Sent(link.withdraw)
         try:

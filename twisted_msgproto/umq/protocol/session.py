@@ -131,7 +131,7 @@ class UmqLink(SessionLink):
 
     def standing(self) -> float:
         """Do what ``time`` does; raise ConnectionClosed without a session."""
-        if not self._established:
+        if not self.established:
             raise ConnectionClosed("there is no session")
         now = self.time()
         if not self.machine.opened or self.leaving:
