@@ -392,12 +392,17 @@ async def recv(reactor, options, show):
             return
         await Deferred()
     finally:
+        if options.endpoint == "stays":
+            await Deferred()
         await deferLater(reactor, 0, print, "unsubscribed", flush=True)
 """
 
 MAIN = """
 import sys
 from twisted_msgproto import cli, registry
+from twisted_msgproto.cli import clients
+if "stays" in sys.argv:
+    clients.STOP_SECONDS = 0
 registry.PROTOCOLS["fake"] = registry.Registered("fake", "Fake", "fake", {}, {})
 sys.exit(cli.main(["recv", "fake", *sys.argv[1:]]))
 """
@@ -448,13 +453,17 @@ def test_that_nobody_listens_is_said_however_soon_it_has_to_be__RD_43(
     assert "--timeout" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_without_a_count_it_goes_on_until_a_signal(fake: Launcher, number: signal.Signals) -> None:
-    program = recv(fake)
+@pytest.mark.parametrize(
+    ("number", "words"), [(signal.SIGINT, []), (signal.SIGTERM, []), (signal.SIGINT, ["stays"])]
+)
+def test_without_a_count_it_goes_on_until_a_signal(
+    fake: Launcher, number: signal.Signals, words: list[str]
+) -> None:
+    program = recv(fake, *words)
     program.line("4")
     program.signal(number)
     assert program.wait() == 130
-    assert program.lines == ["0", "1", "2", "3", "4", "unsubscribed"]
+    assert program.lines == ["0", "1", "2", "3", "4", *["unsubscribed"] * (not words)]
 
 
 NO_MORE = "no more came within 3 s, and nobody answers at tcp:h:1; is the server running?"

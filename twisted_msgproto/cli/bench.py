@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -136,9 +135,6 @@ class Client:
         self._load.counted.written(count)
         self._done(count, timed=False)
 
-    def follow(self, takenAt: Callable[[float], float]) -> None:
-        """Its Patience does."""
-
     def _done(self, count: int, *, timed: bool) -> None:
         load = self._load
         now = load.ended = load.clock.seconds()
@@ -154,9 +150,6 @@ class Client:
 
     def note(self, text: str) -> None:
         """Every message has one destination, which the operator has named."""
-
-    def alive(self) -> None:
-        """The server is at work."""
 
 
 async def drive(

@@ -143,7 +143,6 @@ class StoppedBroker:
     def close(self) -> None:
         try:
             if self._state is not None:
-                self._state.tend()
                 self._state.close()
         finally:
             self._log.close()

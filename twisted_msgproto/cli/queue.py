@@ -218,7 +218,7 @@ def _mend(arguments: SimpleNamespace) -> int:
     try:
         QueueReader(place)  # or else an empty directory would become a queue
         refuse_of_another(place)
-        with closing(SegmentLog(place, check_bytes=0)) as log:  # a start publishes what is whole
+        with closing(SegmentLog(place)) as log:  # a start publishes what is whole
             lines = log.recovery.lines
     except QueueLocked as error:
         print(f"{place}: in use: {error}")

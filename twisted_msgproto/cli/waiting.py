@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import TimedOut
 
-from ..net.clients.command_types import Messages, Progress
+from ..net.clients.command_types import Messages
 
 T = TypeVar("T")
 
@@ -84,8 +84,11 @@ class Patience:
     Hand this object to ``send`` as ``messages`` and as ``progress``.
     """
 
-    def __init__(self, clock: Any, seconds: float, messages: Messages, progress: Progress) -> None:
-        """``clock`` is a reactor; the peer may be silent for ``seconds``."""
+    def __init__(self, clock: Any, seconds: float, messages: Messages, progress: Any) -> None:
+        """``clock`` is a reactor; the peer may be silent for ``seconds``.
+
+        ``progress`` hears of what is sent, acknowledged, written and noted.
+        """
         self._clock = clock
         self._seconds = seconds
         self._messages = messages
@@ -166,9 +169,8 @@ class Patience:
         self._progress.note(text)
 
     def alive(self) -> None:
-        """As :class:`Progress`; it prolongs the peer's time, though not for ever."""
+        """Prolong the peer's time, though not for ever."""
         self._due = max(self._due, min(self._due_most, self._clock.seconds() + self._seconds))
-        self._progress.alive()
 
 
 class Reader:
