@@ -635,7 +635,7 @@ def test_the_nearest_mount_names_the_file_system_of_a_queue(
         SimpleNamespace(mountpoint=point.replace("HERE", str(tmp_path)), fstype=kind)
         for point, kind in (mounts or {}).items()
     ]
-    known = None if mounts is None else SimpleNamespace(disk_partitions=lambda all: found)
+    known = None if mounts is None else SimpleNamespace(disk_partitions=lambda all: found * all)
     monkeypatch.setitem(sys.modules, "psutil", known)
     cli.main(["doctor", "--json", "--queue", str(tmp_path / "queue")])
     (disk,) = (one for one in json.loads(capsys.readouterr().out) if one["subject"] == DISK)

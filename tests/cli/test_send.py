@@ -279,16 +279,16 @@ def test_what_the_operator_has_to_change_is_told_with_the_counts(
         raise ConfigurationError("it is too long")
 
     planted(monkeypatch, refusing)
-    times = iter([5.0, 7.0])
+    times = iter([5.0, 7.2345678])
     monkeypatch.setattr(send, "time", SimpleNamespace(monotonic=lambda: next(times)))
     assert cli.main(["send", "lumberjack", "--count", "5", *["--json"] * as_json]) == 2
     told = capsys.readouterr()
     assert told.err == f"msgproto send: {line}\n"
     if as_json:
-        counts = {"sent": sent, "acknowledged": sent // 2, "seconds": 2.0}
+        counts = {"sent": sent, "acknowledged": sent // 2, "seconds": 2.234568}
         assert json.loads(told.out) == counts | ({"notes": ["stored as x"]} if sent else {})
     else:
-        assert told.out == ("sent 2, acknowledged 1 in 2.00 s (0/s); stored as x\n" if sent else "")
+        assert told.out == ("sent 2, acknowledged 1 in 2.23 s (0/s); stored as x\n" if sent else "")
 
 
 def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
@@ -311,7 +311,7 @@ def test_all_words_up_to_the_next_option_are_arguments_of_a_call(
         assert msgproto("send", "umq", "ws://h", *words) == f"add {told}\n"
     for words, line in (
         (["--args", "1"], "--args go with --call METHOD"),
-        (["--size", "5"], "--size goes with --count N"),
+        (["--size", "1"], "--size goes with --count N"),
     ):
         assert msgproto("send", "umq", "ws://h", *words, status=2) == f"msgproto send: {line}\n"
     for more in ("--count", "--size"):
@@ -359,6 +359,7 @@ def test_a_password_is_the_first_line_of_its_file(
 
     async def noting(reactor: object, options: SendOptions, *rest: object) -> None:
         told.append(options.password)
+        assert (options.count, options.size) == (1, 300)
 
     planted(monkeypatch, noting)
     words = ["sabc", "tcp:h:1", "--count", "1", "--user", "me", "--password-file", str(file)]

@@ -180,7 +180,7 @@ async def drive(
                 load.arrived()
 
     running = [Deferred.fromCoroutine(one()) for _ in range(arguments.clients)]
-    await gatherResults(running, consumeErrors=True).addErrback(_first)
+    await gatherResults(running).addErrback(_first)
 
 
 def _first(failure: Any) -> Any:
@@ -242,7 +242,7 @@ def run(arguments: SimpleNamespace) -> int:
     status = FAILED
     why: str | None
     try:
-        why = why_not(work, options.endpoint)
+        why = why_not(work, options.endpoint, lambda: load.counted.messages_acknowledged)
     except KeyboardInterrupt:
         status, why = INTERRUPTED, "interrupted"
     if arguments.json:

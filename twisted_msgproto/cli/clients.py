@@ -138,7 +138,7 @@ def connect_options(arguments: SimpleNamespace, command: ModuleType) -> dict[str
 def why_not(
     work: Callable[[Any], Coroutine[Any, Any, object]],
     endpoint: str,
-    served: Callable[[], object] = lambda: True,
+    served: Callable[[], object],
 ) -> str | None:
     """Run ``work`` in the reactor; None if it ended well, else why it did not, in words.
 

@@ -20,13 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -75,13 +75,12 @@ class DemoFailed(MsgprotoError):
     """The demo cannot continue; the text says why."""
 
 
-@dataclass(slots=True)
-class Count:
-    sent: int = 0
-    acknowledged: int = 0
-    landed: int = 0
+class Count(NamedTuple):
+    sent: int
+    acknowledged: int
+    landed: int
     """Spark reads this many in the table."""
-    read_again: int = 0
+    read_again: int
     """pyarrow reads this many in the table."""
 
     @property
@@ -169,7 +168,7 @@ class Demo:
         self._line = Line(sys.stdout)
         self._began = time.monotonic()
 
-    def run(self, keep_running: bool = False) -> int:
+    def run(self, keep_running: bool) -> int:
         """Run the demo and report; return 0 if the counts agree.
 
         ``keep_running``: gateway and bridge run after the report, until Ctrl-C.  Raises DemoFailed
@@ -283,13 +282,13 @@ class Demo:
         from twisted_msgproto.spark.landed_table import LandedTable
 
         table = LandedTable(self.table)
-        moved = (time.monotonic(), (0, 0))  # when something moved last, and where it stood
+        moved: tuple[float, object] = time.monotonic(), None  # the last time, and where all stood
         while True:
             for server in servers:
                 self._must_run(server)
             ended = all(client.status is not None for client in clients.values())
             on_disk = reader.end() - first
-            landed = sum(landed_since(table, reader.queue_id, first).values())
+            landed = landed_since(table, reader.queue_id, first).total()
             self._line.show(
                 f"  {time.monotonic() - self._began:5.1f} s: {on_disk:,} of"
                 f" {self.messages * len(self.protocols):,} on disk, {landed:,} in the table"
@@ -320,32 +319,33 @@ class Demo:
     ) -> tuple[dict[str, Count], int]:
         from twisted_msgproto.spark.landed_table import LandedTable
 
-        counts: dict[str, Count] = {}
+        sent, acknowledged = Counter[str](), Counter[str]()
         for label, client in clients.items():
             told = json.loads(client.lines()[-1])
-            count = counts.setdefault(label.partition("-")[0], Count())
-            count.sent += told["sent"]
-            count.acknowledged += told["acknowledged"]
+            name = label.partition("-")[0]
+            sent[name] += told["sent"]
+            acknowledged[name] += told["acknowledged"]
         self._say("table: read back by Spark (some seconds to start) and by pyarrow")
         scratch = self.logs / "spark"
         scratch.mkdir(exist_ok=True)
         by_spark = landed_by_spark(self.table, scratch, queue_id, first)
         table = LandedTable(self.table)
         by_pyarrow = landed_since(table, queue_id, first)
-        for name in {*by_spark, *by_pyarrow}:
-            count = counts.setdefault(name, Count())
-            count.landed, count.read_again = by_spark.get(name, 0), by_pyarrow.get(name, 0)
+        names = dict.fromkeys([*sent, *by_spark, *by_pyarrow])
+        each = (sent, acknowledged, by_spark, by_pyarrow)
+        counts = {name: Count(*(one[name] for one in each)) for name in names}
         return counts, len(table.duplicates())
 
 
-def landed_since(table: LandedTable, gateway: str, first: int) -> dict[str, int]:
+def landed_since(table: LandedTable, gateway: str, first: int) -> Counter[str]:
+    import pyarrow.compute as pc
+
     rows = landed_rows(table, gateway, first, "protocol")
-    grouped = rows.group_by("protocol").aggregate([([], "count_all")])
-    names, numbers = grouped.column("protocol"), grouped.column("count_all")
-    return dict(zip(names.to_pylist(), numbers.to_pylist(), strict=True))
+    found = pc.value_counts(rows.column("protocol")).to_pylist()
+    return Counter({one["values"]: one["counts"] for one in found})
 
 
-def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dict[str, int]:
+def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> Counter[str]:
     """The same as :func:`landed_since`, by a Spark session of its own; its logs are in ``scratch``.
 
     Raises ConfigurationError when Spark does not start.
@@ -356,7 +356,8 @@ def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dic
     # One question: Java's best compiler would take longer than it.
     with spark_session("local[2]", scratch.resolve(), {}, SCHEDULING_JAVA) as spark:
         mine = read_table(spark, table).where(f"gateway = '{gateway}' AND offset >= {first}")
-        return {row["protocol"]: row["count"] for row in mine.groupBy("protocol").count().collect()}
+        found = mine.groupBy("protocol").count().collect()
+        return Counter({row["protocol"]: row["count"] for row in found})
 
 
 def failed(child: Child, what: str) -> DemoFailed:
@@ -381,17 +382,16 @@ def report(directory: Path, counts: dict[str, Count], twice: int, shown: Iterabl
     columns = f"{'protocol':<12}{'sent':>12}{'acknowledged':>16}{'landed':>12}"
     rule = "─" * len(columns)
     print(f"\nread back from the table:\n\n{columns}\n{rule}")
-    total = Count()
     for name, count in counts.items():
         print(f"{name:<12}{count.sent:>12,}{count.acknowledged:>16,}{count.landed:>12,}")
-        total.sent += count.sent
-        total.acknowledged += count.acknowledged
-        total.landed += count.landed
     print(rule)
-    print(f"{'total':<12}{total.sent:>12,}{total.acknowledged:>16,}{total.landed:>12,}\n")
+    sent = sum(count.sent for count in counts.values())
+    acknowledged = sum(count.acknowledged for count in counts.values())
+    landed = sum(count.landed for count in counts.values())
+    print(f"{'total':<12}{sent:>12,}{acknowledged:>16,}{landed:>12,}\n")
     agrees = bool(counts) and all(count.agrees for count in counts.values()) and twice == 0
     if agrees:
-        print(f"sent = acknowledged = landed: {total.sent:,}, each exactly once")
+        print(f"sent = acknowledged = landed: {sent:,}, each exactly once")
         print("(by Spark and by pyarrow, which read the table on their own)")
     else:
         print(f"the counts do NOT agree; {twice} offsets stand in the table more than once")

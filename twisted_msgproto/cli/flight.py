@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
+
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.loading import read_token
 from twisted_msgproto.core.log_output import LogOutput, timed_line
@@ -62,7 +64,7 @@ def run(arguments: SimpleNamespace) -> int:
         key=arguments.tls_key and arguments.tls_key.read_bytes(),
         report=lambda line: log.write(f"{timed_line(time.time(), line)}\n"),
     )
-    print(timed_line(time.time(), f"flight listening on {server.address}"), flush=True)
+    click.echo(timed_line(time.time(), f"flight listening on {server.address}"))
     ended.wait()
     server.close()
     return 0

@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 262_144
 
-LINE_BYTES_MAX = 64 * 1024 * 1024
+LINE_BYTES_MAX = 67_108_864
 """A line that grows beyond this is no message of any protocol here."""
 
 

@@ -8,6 +8,7 @@ or an object ``{"base64": …}``.  Times are ISO 8601 in UTC.
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -82,14 +83,11 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Message]]:
             yield values.pop("offset"), Message(**values)
 
 
-def columns(rows: Sequence[Sequence[str]], numbers: int | None = None) -> Iterator[str]:
+def columns(rows: Sequence[Sequence[str]], numbers: int = sys.maxsize) -> Iterator[str]:
     """Yield a line for each row, with cells below one another; from the cell ``numbers`` on to the
     right.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     for row in rows:
-        cells = [
-            text.rjust(width) if numbers is not None and place >= numbers else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+        right = map(str.rjust, row[numbers:], widths[numbers:])
+        yield "  ".join([*map(str.ljust, row[:numbers], widths), *right]).rstrip()

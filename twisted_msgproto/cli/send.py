@@ -276,7 +276,7 @@ def call(arguments: SimpleNamespace) -> int:
         else:
             tell("send", text)
 
-    why = why_not(work, options.endpoint)
+    why = why_not(work, options.endpoint, lambda: carried_out)
     if why is not None:
         tell("send", why)
         return FAILED

@@ -237,4 +237,4 @@ def wait(output: int) -> None:
 
 def _say(text: str) -> None:
     sys.stdout.flush()
-    print(f"msgproto queue tail: {text}", file=sys.stderr, flush=True)
+    click.echo(f"msgproto queue tail: {text}", err=True)
