@@ -620,6 +620,8 @@ class TestBridge:
         """
         few, table, dead = tmp_path / "few", tmp_path / "table", tmp_path / "dead"
         write(few, messages(0, 8))
+        with open(tmp_path / f"{module}.py", "a") as code:
+            code.write('text = sf.udf(str, "string")\n')  # this needs a session
         (tmp_path / "bridge.toml").write_text(
             'queue = "few"\nmaster = "local[1]"\nmax_rows = 7\n[[table]]\nlocation = "table"\n'
             f'transform = "{module}:hesitant"\ndead_letters = "dead"\n'

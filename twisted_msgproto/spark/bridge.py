@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -226,6 +226,12 @@ def _line(text: str, json: bool) -> str:
     return (json_line(now, "info", LOG_SOURCE, text) if json else timed_line(now, text)) + "\n"
 
 
+NO_SESSION: Final = "SESSION_OR_CONTEXT_NOT_EXISTS"
+"""Spark says so of a module that has ``@udf("int")`` or ``col("x")`` outside of its functions: it
+is imported when there is a session.
+"""
+
+
 class Bridge:
     def __init__(
         self,
@@ -284,7 +290,11 @@ class Bridge:
         else:
             from .transform import load_function
 
-            load_function(self.options.transform)  # a wrong one is told before Java starts
+            try:
+                load_function(self.options.transform)  # a wrong one is told before Java starts
+            except ConfigurationError as error:
+                if NO_SESSION not in str(error):
+                    raise
 
     def _open(self, gateways: Gateways, schema: pa.Schema) -> Table:
         table = self._table = self._open_table(schema)
