@@ -87,13 +87,17 @@ def at_default(gateway: GatewayBroker) -> Mapping[str, Any]:
 
 def watch(figures: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Show the figures until Ctrl-C; return the last ones."""
-    before = None
+    shown = [*lines(figures)]
     try:
         while True:
             click.clear()
-            click.echo("\n".join(lines(figures, before)))
+            click.echo("\n".join(shown))
             time.sleep(WATCH_SECONDS)
-            before, figures = figures, asked(ask)
+            try:
+                before, figures = figures, asked(ask)
+                shown = [*lines(figures, before)]
+            except QueueAway as error:  # it starts again, perhaps
+                shown = [f"!!  {error}"]
     except KeyboardInterrupt:
         return figures
 
@@ -167,7 +171,7 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
         f" {_size(queue['left_bytes'])} left of {_size(queue['max_bytes'])}"
     )
     if before is not None and before["queue"] is not None and figures["at"] > before["at"]:
-        more = queue["messages"] - before["queue"]["messages"]
+        more = queue["end_offset"] - before["queue"]["end_offset"]
         yield f"{more * 1e6 / (figures['at'] - before['at']):.0f} messages/s"
     yield ""
     consumers: list[tuple[object, ...]] = [
