@@ -674,7 +674,6 @@ class ReconnectingClient(ReconnectingService[S]):
             self._connection.transport.loseConnection()
 
     def _cutOff(self) -> None:
-        connection = self._connection
-        transport = None if connection is None else getattr(connection, "transport", None)
+        transport = getattr(self._connection, "transport", None)
         if transport is not None:
             transport.abortConnection()

@@ -193,7 +193,7 @@ class GatewayFigures:
                     "address": one.address,
                     "reason": one.reason,
                     "times": one.times,
-                    "seconds_ago": round(max(0.0, now - one.last), 1),
+                    "seconds_ago": round(now - one.last, 1),
                 }
                 for one in offenders.worst(OFFENDERS_SHOWN_MAX)
             ],
