@@ -68,6 +68,9 @@ class Links(LinkCase):
         self.assertEqual(transport.bufferSize, 256 << 10)
         server.dataReceived(bytes(4096))
         self.assertEqual(transport.bufferSize, READ_BYTES_MIN)
+        for seconds in (TURN_SECONDS / 2.1, TURN_SECONDS / 1.9):  # twice as many, then as many
+            took = seconds / transport.bufferSize
+            self.assertEqual(read(), 2 * READ_BYTES_MIN)
         took = 1e-9
         while read() != sizes[-1]:
             pass
