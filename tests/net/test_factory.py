@@ -110,10 +110,11 @@ def test_a_search_for_room_in_vain_is_made_once_a_second__NB_08():
     for last in range(1, 100):
         assert server.buildProtocol(IPv4Address("TCP", f"192.0.2.{last}", 1)) is not None
     assert connections.scans == 1
-    server.clock.advance(61)
-    for _ in range(100):
-        assert server.buildProtocol(IPv4Address("TCP", CROWD, 1)) is not None
-    assert connections.scans == 2
+    for seconds, host, scans in ((1, OTHER, 2), (60, CROWD, 3)):
+        server.clock.advance(seconds)
+        for _ in range(100):
+            assert server.buildProtocol(IPv4Address("TCP", host, 1)) is not None
+        assert connections.scans == scans
     assert server.buildProtocol(IPv4Address("TCP", OTHER, 1)) is not None, "it is not locked out"
     assert sum(connection.gone for connection in connections) == 1
 
