@@ -17,7 +17,7 @@ from OpenSSL.SSL import SysCallError, ZeroReturnError
 from service_identity import VerificationError
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import IAddress, IReactorCore, ITCPTransport
+from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -33,7 +33,7 @@ from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
 from .memory import MIN_RATE, Ledger, SharedState
 from .peers import CROWDED, Eviction
 from .sink import MessageSink
-from .turns import TurnWatch
+from .turns import TurnWatch, spent_of
 
 T = TypeVar("T")
 
@@ -198,9 +198,7 @@ class SessionFactory:
             limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
         )
         self.clock = clock
-        # On a real reactor; a busy machine should not make reads smaller.
-        real = IReactorCore.providedBy(clock)
-        self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
+        self.spent: Callable[[], float] = spent_of(clock)
         self.wallClock = wallClock
         self.shared: SharedState = SharedState() if shared is None else shared
         self.shared.bound(

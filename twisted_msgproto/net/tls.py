@@ -16,7 +16,6 @@ Those cannot ask for client certificates; ``mtls:`` does (``LJ-01``)::
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +30,6 @@ from twisted.internet.interfaces import (
     IAddress,
     IOpenSSLServerConnectionCreator,
     IProtocolNegotiationFactory,
-    IReactorCore,
     IStreamServerEndpoint,
 )
 from twisted.internet.protocol import connectionDone
@@ -44,7 +42,7 @@ from zope.interface import implementer
 
 from ..core.errors import ConfigurationError
 from .endpoint_strings import certificates_in, refuse_passphrase
-from .turns import Turn
+from .turns import Turn, spent_of
 from .wires.stream import flushing_write
 
 openssl: Any = getattr(SSL, "_lib", None)  # they are pyOpenSSL's own, and may go
@@ -369,9 +367,7 @@ class TlsFactory(TLSMemoryBIOFactory):
     def __init__(self, creator: Any, factory: Any) -> None:
         super().__init__(creator, False, factory)
         self.large: dict[TlsConnection, None] = {}
-        clock: Any = self._clock
-        real = IReactorCore.providedBy(clock)
-        self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
+        self.spent: Callable[[], float] = spent_of(self._clock)
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """Return a connection; None if the server's factory refuses it, which Twisted wraps."""

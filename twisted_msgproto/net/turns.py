@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from twisted.internet.interfaces import IReactorCore
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 TURN_SECONDS: Final = 0.008
@@ -33,6 +34,14 @@ can hold them back.
 READ_BYTES_MIN: Final = 1 << 10
 
 Slow = Callable[[str, str, float], None]
+
+
+def spent_of(clock: Any) -> Callable[[], float]:
+    """Return what tells the CPU seconds that were spent so far: a busy machine should not make
+    reads smaller.  Without a real reactor it is the clock.
+    """
+    seconds: Callable[[], float] = clock.seconds
+    return time.thread_time if IReactorCore.providedBy(clock) else seconds
 
 
 def next_read_bytes(count: int, took: float, least: int, most: int) -> int:
