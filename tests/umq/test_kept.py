@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from tests.umq.pairs import Echo, Pair, Pairs
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, QueueError, Refused
+from twisted_msgproto.core.errors import ConnectionClosed, QueueError, Refused
 from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.net.memory import SharedState
 from twisted_msgproto.testing import HeldSink, SafeSink
@@ -139,7 +139,7 @@ class Sessions(TestCase):
         hog, good = self.pair(), self.pair()
         ids = iter(f"{number}A" for number in range(1, 2000))
         topics = []
-        with self.assertRaisesRegex(LimitExceeded, "process-session-bytes"):
+        with self.assertRaisesRegex(Refused, "process-session-bytes"):
             for id in ids:
                 topics.append(hog.server.openTopic(id))
         self.assertGreater(len(topics), 20)

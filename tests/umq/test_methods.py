@@ -380,14 +380,21 @@ class Stock(SynchronousTestCase):
                 self.assertEqual(self.failureResultOf(answer, CallFailed).value.code, code)
 
     def test_wrong_ids_and_too_many_topics_are_refused(self):
-        """UM-20"""
-        both = self.pair(limits={"topics": 2})
-        for id, code in (("1", 3), ('"x"', 3), ('"1"', None), ('"2"', None), ('"3"', 8)):
-            answer = self.called(both, f'["subscribe","news",{id}]')
-            if code is None:
-                self.successResultOf(answer)
-            else:
-                self.assertEqual(self.failureResultOf(answer, CallFailed).value.code, code)
+        """UM-20; a method of one's own had a traceback for each."""
+
+        def own(request, name, id):
+            return request.session.openTopic(id).id
+
+        for method in ("subscribe", "own"):
+            both = self.pair(limits={"topics": 2})
+            both.server_factory.methods.register(own, with_request=True)
+            for id, code in (("1", 3), ('"x"', 3), ('"1"', None), ('"2"', None), ('"3"', 8)):
+                answer = self.called(both, f'["{method}","news",{id}]')
+                if code is None:
+                    self.successResultOf(answer)
+                else:
+                    self.assertEqual(self.failureResultOf(answer, CallFailed).value.code, code)
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_what_an_authoriser_is_asked_about_a_call(self):
         """The method, or the name that its first argument is; none if that is missing or odd."""

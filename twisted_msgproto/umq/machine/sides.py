@@ -354,8 +354,8 @@ class Peer(Callee):
         ValueError for what is no id, or is a topic already (``UM-12``).
         """
         self._sending()
-        if not id or not is_id(id):
-            raise ValueError(f"{id[:40]!r} is no topic id")
+        if not isinstance(id, str) or not id or not is_id(id):
+            raise ValueError(f"{str(id)[:40]!r} is no topic id")
         topic = wire.number(id)
         if topic in self._published:
             raise ValueError(f"the topic id {id} is in use")

@@ -585,7 +585,8 @@ class UmqSession(Session, link=UmqLink):
     def openTopic(self, id: str) -> Topic:
         """Return the topic ``id`` that the peer subscribed: publish to it (``UM-12``).
 
-        ValueError for what is no id or is in use, LimitExceeded above ``topics``.
+        Raises Refused, which a method need not catch: the peer is told that it has given what is no
+        id or is in use, or has more than ``topics``.
         """
         return self.link.topics.open(id)
 

@@ -11,14 +11,14 @@ from twisted.internet.interfaces import IConsumer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ...core.errors import ConnectionClosed, LimitExceeded
+from ...core.errors import ConnectionClosed, LimitExceeded, Refused
 from ...core.session_memory import SESSION_WEIGHT_BYTES, text_bytes
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ...net.deferreds import ProducerControl
 from ...net.factory import expect
 from ..machine.attachments import ATTACHMENT_BYTES, Slot, attachments_bytes
 from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
-from ..wire import base36
+from ..wire import Code, base36
 from .calls import UNSENT, NoSuchMethod, Reply, Stored, Update
 
 
@@ -338,7 +338,11 @@ class Topics:
         self.waiting_bytes: int = 0
 
     def open(self, id: str) -> Topic:
-        number = self.link.machine.open_topic(id)
+        try:
+            number = self.link.machine.open_topic(id)
+        except ValueError as error:
+            over = isinstance(error, LimitExceeded)
+            raise Refused(str(error), (Code.UNAVAILABLE if over else Code.FORMAT).value) from None
         topic = self.published[number] = Topic(self, number, id)
         return topic
 
