@@ -530,7 +530,7 @@ DISK = "queue's disk"
 
 
 def test_a_machine_that_runs_these_tests_lacks_nothing_of_the_queue(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    launch: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli.main(["doctor", "--json", "--queue", str(tmp_path / "not" / "yet")])
     found = {row["subject"]: row for row in json.loads(capsys.readouterr().out)}
@@ -540,6 +540,10 @@ def test_a_machine_that_runs_these_tests_lacks_nothing_of_the_queue(
     QueueWriter(tmp_path / "q" / "2").close()
     cli.main(["doctor", "--queue", str(tmp_path / "q")])
     assert f"run msgproto queue mend {tmp_path}/q/2: then" in capsys.readouterr().out
+    without = "import sys; sys.modules['pyarrow'] = None; from twisted_msgproto.cli import main"
+    words = ["-c", f"{without}; sys.exit(main())", "doctor", "--queue", str(tmp_path)]
+    told = launch.command([sys.executable, *words])
+    assert told.wait() < 2 and "one sync" in told.output
 
 
 def test_something_missing_is_exit_status_1_and_has_a_remedy(
