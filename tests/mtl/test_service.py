@@ -144,6 +144,10 @@ def test_keys_are_read_from_files(tmp_path: Path) -> None:
     assert curve is not None
     assert curve.secret == pairs[0][1]
     assert curve.authorized == {pairs[1][0]: "robot one", pairs[2][0]: pairs[2][0].decode()}
+    with clients.open("ab") as more:
+        more.write(b"%b robot two\n" % pairs[1][0])
+    with pytest.raises(ConfigurationError, match="line 5: this key has the name 'robot one' above"):
+        options("--curve-key", str(server), "--curve-authorized", str(clients)).curve()
     zmq.auth.create_certificates(tmp_path, "made")
     public = zeromq.read_key(str(tmp_path / "made.key_secret"))
     assert zmq.curve_public(zeromq.read_secret_key(str(tmp_path / "made.key_secret"))) == public

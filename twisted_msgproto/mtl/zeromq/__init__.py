@@ -252,14 +252,16 @@ def _key_of(path: str, name: str) -> bytes:
 
 def read_authorized_keys(path: str) -> dict[bytes, str]:
     """Read public keys, one a line, with a name if one follows; raise ConfigurationError."""
-    keys = {}
+    keys: dict[bytes, str] = {}
     for number, line in enumerate(_read(path).splitlines(), 1):
         words = line.split(maxsplit=1)
         # Z85 may hold a "#": only one at a line's beginning or after a blank is a comment.
         if words and not (words[0].startswith("#") and len(words[0]) != KEY_TEXT_BYTES):
             name = words[1].partition(" #")[0].strip() if len(words) > 1 else ""
-            key = _key(words[0], f"{path}, line {number}")
-            keys[key] = name or words[0]
+            place, name = f"{path}, line {number}", name or words[0]
+            known = keys.setdefault(_key(words[0], place), name)
+            if known != name:  # rules are about names
+                raise ConfigurationError(f"{place}: this key has the name {known!r} above")
     if not keys:
         raise ConfigurationError(f"{path}: no key may connect")
     return keys
