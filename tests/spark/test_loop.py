@@ -160,9 +160,12 @@ def test_a_batch_waits_for_the_trigger_unless_much_is_waiting(
 def test_without_a_trigger_a_batch_begins_when_there_is_one_row(
     table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = loop_over(table, [queue], pace=Pace(trigger=0))
+    loop = loop_over(table, [queue], pace=Pace(trigger=0, rows_max=1000))
     one_more = lambda: write(queue, messages(1500, 1))  # noqa: E731
-    assert scripted(loop, monkeypatch, lambda: None, one_more, lambda: None) == [0, 1, 2, 2]
+    steps = [lambda: None, lambda: None, one_more, lambda: None]
+    see = lambda: (loop.progress.batches, *(lag.rows for lag in loop.lags.values()))  # noqa: E731
+    seen = scripted(loop, monkeypatch, *steps, see=see)
+    assert seen == [(0,), (1, 500), (2, 0), (3, 0), (3, 0)]
 
 
 @pytest.mark.parametrize(
@@ -583,9 +586,11 @@ def test_a_batch_which_fails_is_run_again_and_not_for_ever__TB_11(
             raise failure
         return run_here(target, tasks)
 
-    loop = loop_over(table, [queue], pace=Pace(trigger=0), runner=run, say=said.append)
+    now = [100.0]
+    options: Any = {"pace": Pace(trigger=60), "clock": lambda: now[0]}
+    loop = loop_over(table, [queue], runner=run, say=said.append, **options)
     steps: list[Callable[[], object]] = [lambda: None] * 6
-    steps[3] = lambda: write(queue, messages(1500, 10))
+    steps[3] = lambda: now.append(now.pop() + 90) or write(queue, messages(1500, 10))
     scripted(loop, monkeypatch, *steps)
     assert (runs, loop.progress.failures) == ([], 4)
     assert said.count("bridge: a worker was lost; the batch is run again") == 4
@@ -605,8 +610,11 @@ def test_one_gateway_which_cannot_be_read_does_not_stop_the_others__TB_09(
             return LandedRanges(failed={lost: Failure(False, "it went away")})
         return run_here(target, tasks)
 
-    loop = loop_over(table, [queue, second], runner=partly, pace=Pace(trigger=0))
+    loop = loop_over(table, [queue, second], runner=partly, pace=Pace(trigger=3600))
+    for one in loop.gateways.all:
+        one.pause = 8.0
     assert scripted(loop, monkeypatch, *[lambda: None] * 2) == [0, 0, 1]
+    assert [one.pause for one in loop.gateways.all] == [0.0, 16.0], "who has landed is asked soon"
     assert landed_offsets(table) == {identity(queue): list(range(1500))}
     assert [one.location for one in loop.report("running").aside] == [str(second)]
 

@@ -232,6 +232,9 @@ def test_a_function_that_lands_nothing_any_more_stops_the_bridge(pair: Pair, a: 
     # One that was mended goes on, though another row is wrong.
     pair.land(Function({*range(10), 12}), a, pace=replace(small, rows_max=20))
     pair.check(a, {*range(10), 12})
+    a.put(20)
+    with pytest.raises(TableError, match=r"at offset 112 of"):
+        pair.land(Function(range(102, 120)), a, pace=small)
 
 
 @pytest.mark.parametrize("when", range(4, 9))

@@ -339,7 +339,7 @@ def why_not(text: str, environment: Mapping[str, str], settings: Mapping[str, st
         named = list(given)
     if named:
         shown = [f"{n} ({given[n]})" if n.endswith(("_DIR", "_HOME")) else n for n in named]
-        remedies.insert(0, f"correct or leave out {', '.join(shown)}")
+        remedies = [f"correct or leave out {', '.join(shown)}", *remedies]
     return "; ".join([cause or "it said nothing", ", or ".join(remedies)]).removesuffix("; ")
 
 

@@ -151,7 +151,7 @@ class Loop:
                 continue
             if self.pace.once and self._drained():
                 break
-            if self._pending and self.clock() - self._committed >= EMPTY_SECONDS:
+            if self._pending:
                 self._land(None, LandedRanges(), 0.0)
             self._check_someone_answers()
             if self.clock() - self._looked >= IDLE_SECONDS:
@@ -179,8 +179,7 @@ class Loop:
         now = self.wall()
         proven: dict[str, Landed] = {}
         for one in answered:
-            if one.description is None:
-                continue
+            assert one.description is not None
             known = landed.get(one.gateway)
             self.lags[one.gateway] = lag(places.get(one.gateway), one.description, now)
             self._until.setdefault(one.gateway, one.description.end)
@@ -215,7 +214,7 @@ class Loop:
         self.table.sync()
 
     def _is_due(self, answered: Iterable[Gateway]) -> bool:
-        behind = [one for one in answered if self.lags.get(one.gateway, Lag(0, 0.0)).rows > 0]
+        behind = [one for one in answered if self.lags[one.gateway].rows > 0]
         if self.pace.once:
             landed = self._places()
             behind = [one for one in behind if self._begin(one, landed) < self._until[one.gateway]]
@@ -291,8 +290,6 @@ class Loop:
     def _run(self, plan: Plan) -> LandedRanges:
         try:
             landed = self.runner(self.target, plan.tasks)
-            self._rejected = 0
-            return landed
         except FunctionFailed as error:
             if self._attempts < ATTEMPTS_MAX - 1 or self.stop.is_set():
                 raise
@@ -300,9 +297,9 @@ class Loop:
             landed = land_without(
                 self._run_part, self.table.storage, plan.tasks, error, before, self.pace.cores
             )
-            rejected = sum(map(len, landed.rejected.values()))
-            self._rejected = 0 if sum(landed.rows.values()) else self._rejected + rejected
-            return landed
+        rejected = sum(map(len, landed.rejected.values()))
+        self._rejected = 0 if sum(landed.rows.values()) else self._rejected + rejected
+        return landed
 
     def _run_part(self, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
         if self.stop.is_set():

@@ -213,7 +213,7 @@ def check_history(queue: Source, place: Place) -> None:
 def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
     """Return one line for a checkpoint that names a queue that is not among the given ones."""
     return (
-        f"the checkpoint belongs to queue {name}, not to {', '.join(sorted(queues)) or 'none'}; "
+        f"the checkpoint belongs to queue {name}, not to {', '.join(sorted(queues))}; "
         "give that queue's directory too, or use another checkpoint and table (a gateway which "
         f"is gone for good: the option retired={name})"
     )

@@ -153,8 +153,6 @@ class Transform:
             raise TableError(
                 f"the transform {self._name} returned {type(result).__name__}, not a DataFrame"
             )
-        if result.isStreaming:
-            raise TableError(f"the transform {self._name} returned a stream")
         return result
 
     def _check_columns(self, result: DataFrame) -> None:
