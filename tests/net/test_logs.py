@@ -115,6 +115,10 @@ def test_processes_log_like_this_from_their_first_line_to_their_last(
     assert launch.run("send", "lumberjack", address, "--count=3").returncode == 0
     (file if how == "logfile" else server).line("session ended")
     if how == "logfile":
+        (here / "x.log").rename(here / "x.log.0")  # as logrotate does
+        server.signal(signal.SIGUSR1)
+        assert launch.run("send", "lumberjack", address, "--count=3").returncode == 0
+        file.line("session ended", nth=2)
         server.signal(signal.SIGUSR1)
     server.end()
     text = (
@@ -124,12 +128,12 @@ def test_processes_log_like_this_from_their_first_line_to_their_last(
     )
     objects = [json.loads(line) for line in text.splitlines()]
     assert all({"time", "level", "source", "text"} <= one.keys() for one in objects)
-    [ended] = [one for one in objects if one.get("event") == "session ended"]
+    ended, *_ = [one for one in objects if one.get("event") == "session ended"]
     assert (ended["protocol"], ended["messages"]) == ("lumberjack", 3)
     assert ended["peer"].startswith("127.0.0.1:")
     assert ended["why"] == "the peer closed the connection"
     if how == "logfile":
-        assert (here / "x.log.1").exists(), "SIGUSR1 rotates it"
+        assert "session ended" in (here / "x.log.1").read_text(), "SIGUSR1 rotates it"
 
 
 # ── lines of the log about what peers do ────────────────────────────────────────────────────────

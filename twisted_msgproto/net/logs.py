@@ -365,7 +365,9 @@ def _is_twistd(options: Mapping[str, Any]) -> bool:
 
 
 def twistd_file(options: Mapping[str, Any]) -> Any:
-    """Return what ``twistd`` would log to; SIGUSR1 rotates a file, as it does without us."""
+    """Return what ``twistd`` would log to; SIGUSR1 rotates a file, as it does without us,
+    and opens one anew that logrotate has moved away.
+    """
     path = options.get("logfile")
     if path == "-" or (options.get("nodaemon") and not path):
         return sys.stdout
@@ -376,5 +378,9 @@ def twistd_file(options: Mapping[str, Any]) -> Any:
         from twisted.internet import reactor
 
         call: Any = reactor
-        signal.signal(signal.SIGUSR1, lambda *_: call.callFromThread(file.rotate))
+
+        def turn() -> None:
+            (file.rotate if os.path.exists(file.path) else file.reopen)()
+
+        signal.signal(signal.SIGUSR1, lambda *_: call.callFromThread(turn))
     return file
