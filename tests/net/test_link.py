@@ -282,8 +282,9 @@ class Edges(LinkCase):
 
     def test_only_some_faults_mean_that_the_peer_did_not_answer_in_time(self) -> None:
         for reasons, kind in ((set(), ProtocolViolation), ({"shout"}, TimedOut)):
-            server, _ = self.link(timeFaults=frozenset(reasons))
+            server, transport = self.link(timeFaults=frozenset(reasons))
             server.dataReceived(b"!\n")
+            self.assertEqual(transport.value(), b"bad\n")
             self.assertEqual(
                 (type(server.closeReason), str(server.closeReason)), (kind, "a line '!'")
             )

@@ -309,6 +309,7 @@ class Town:
     def check_all_is_free(self) -> None:
         """Nothing is held or remembered for good: five guesses of any address are checked again."""
         self.pass_time(WINDOW_SECONDS)
+        assert not any(bucket.waiting for attempt in self.clients for bucket in attempt.own)
         self.check = 0.0
         for address in {address for address, *_ in self.clients.values()}:
             self.fail(address, f"fresh {address}", 5)

@@ -495,9 +495,7 @@ class Link:
         """The peer broke the protocol: one line, a counter, the machine's last words, the end."""
         self.setCloseReason(self.peerError(fault))
         self._logFault(fault, self.faultEnds)
-        outputs = self.machine.outputs()
-        if outputs:
-            self._write(outputs)
+        self._lastWords()
         self._end(fault=True)
 
     def _logFault(self, fault: Fault, end: str = "closed") -> None:
@@ -581,6 +579,11 @@ class Link:
                 self._grown_at = self._now()
             self._held = nbytes
             self.factory.shared.held.hold(self, nbytes, self._now(), objects=self.machine.objects)
+
+    def _lastWords(self) -> None:
+        outputs = self.machine.outputs()
+        if outputs:
+            self._write(outputs)
 
     def _end(self, fault: bool) -> None:
         self._ended = self._inputIgnored = True

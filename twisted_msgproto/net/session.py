@@ -328,9 +328,7 @@ class OrderlyLink(Link):
         """Say the last words, such as acknowledgements, and end the connection, whatever is in
         flight.
         """
-        outputs = self.machine.outputs()
-        if outputs:
-            self._write(outputs)
+        self._lastWords()
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:

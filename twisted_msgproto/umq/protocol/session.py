@@ -210,9 +210,7 @@ class UmqLink(SessionLink):
 
     def _leave(self, why: Exception, fault: bool = False) -> None:
         self.setCloseReason(why)
-        outputs = self.machine.outputs()
-        if outputs:
-            self._write(outputs)
+        self._lastWords()
         self._end(fault)
 
     @property
