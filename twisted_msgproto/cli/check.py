@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ def run(arguments: SimpleNamespace) -> int:
         for warning in (*options.exposures(), options.passwordWarning()):
             if warning is not None:
                 print(f"{name}: warning: {warning}")
-        for line in without_certificates(options["endpoints"]):
+        for line in certificate_troubles(options.endpointStrings()):
             print(f"{name}: {line}")
     if configuration.access is not None:
         count = len(configuration.access.rules)
@@ -134,14 +135,18 @@ def try_queue(directory: Path) -> None:
         raise QueueError(f"[queue]: directory {str(directory)!r}: the disk has no room for a queue")
 
 
-def without_certificates(endpoints: list[str]) -> Iterator[str]:
-    from twisted_msgproto.net.endpoints import check_directory
+def certificate_troubles(endpoints: list[str]) -> Iterator[str]:
+    from twisted_msgproto.net.endpoints import check_directory, validity
 
     for description in endpoints:
         try:
             check_directory(description)
         except ConfigurationError as error:
             yield f"{description}: every hand-shake is refused: {error}"
+        for begin, end in validity(description):
+            if not begin <= datetime.now(UTC) <= end:
+                when = f"from {begin} to {end}"
+                yield f"{description}: clients refuse a certificate that is valid {when}"
 
 
 def unproven(configuration: Configuration) -> Iterator[str]:

@@ -218,6 +218,15 @@ def key_file(description: str) -> str | None:
     return _named(kind.text, parts, SERVERS[kind.text]).get("privateKey", SSL_KEY)
 
 
+def certificate_file(description: str) -> str | None:
+    """Return the file of the certificate that a string ``ssl:…`` or ``mtls:…`` names."""
+    kind, *parts = parts_of(description.removeprefix(f"{PROXIED}:"))
+    if kind not in (Part(None, "ssl"), Part(None, "mtls")):
+        return None
+    named = _named(kind.text, parts, SERVERS[kind.text])
+    return named.get("certKey") or named.get("privateKey", SSL_KEY)
+
+
 def refuse_passphrase(path: str | os.PathLike[str], pem: bytes) -> None:
     """Raise ConfigurationError for a key that is encrypted: OpenSSL asks the terminal for the
     passphrase, and nothing else is done until somebody types it.

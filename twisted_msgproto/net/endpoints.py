@@ -14,6 +14,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -42,6 +43,8 @@ from ..core.reasons import cannot_listen
 from .endpoint_strings import (
     PORT_MOST,
     SERVERS,
+    certificate_file,
+    certificates_in,
     check_parts,
     file_trouble,
     key_file,
@@ -261,6 +264,18 @@ def check_directory(description: str) -> None:
             f"the directory {directory!r} has no file NAME.pem with a key and its certificate for a"
             " name (subjectAltName)"
         )
+
+
+def validity(description: str) -> list[tuple[datetime, datetime]]:
+    """Return from when until when the certificates of an endpoint are valid."""
+    file, directory = certificate_file(description), tls_directory(description)
+    found: list[Any] = []
+    if directory is not None:
+        found = [one.certificate for one in certificates_of(directory).values()]
+    elif file is not None:
+        found = [certificates_in(Path(file).read_bytes())[0].original]
+    certificates = [one.to_cryptography() for one in found]
+    return [(one.not_valid_before_utc, one.not_valid_after_utc) for one in certificates]
 
 
 # ── endpoints that are tried ────────────────────────────────────────────────────────────────────
