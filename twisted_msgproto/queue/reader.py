@@ -430,9 +430,9 @@ class QueueReader:
         A consumer that still lives makes itself known again with its next commit.  Raises
         QueueError if there is none of this name.
         """
-        consumers.remove(self._disk, self.directory, consumer)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # first: a kill in between leaves what can be forgotten
             consumers.status_path(self.directory, consumer).unlink()
+        consumers.remove(self._disk, self.directory, consumer)
 
     def consumers(self) -> dict[str, int]:
         """Return every registered consumer's committed offset."""
