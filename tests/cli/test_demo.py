@@ -272,8 +272,9 @@ def test_what_fails_is_told_with_the_end_of_its_log(
     quick(failing if name == "MESSAGES" else "import time; time.sleep(60)")
     monkeypatch.setattr(demo, name, value)
     assert main(["demo", "--keep", str(tmp_path), "--messages", "1"]) == 1
-    told = "".join(capsys.readouterr())
-    assert re.search(f"(?s)\nmsgproto demo: {line}", told), told
+    told, error = capsys.readouterr()
+    assert told.endswith("\n")
+    assert re.search(f"(?ms)^msgproto demo: {line}", error), error
 
 
 def counts_of(told: str) -> list[tuple[int, ...]]:

@@ -82,11 +82,11 @@ class Waiting(SynchronousTestCase):
                 raise Refused("because of that") from None
 
         running = self.run_work(explaining())
-        self.wait(SECONDS - 1)
+        self.wait(0.5)
         self.patience.acknowledged(1)
-        self.wait(SECONDS - 1)
+        self.wait(SECONDS - 0.5)
         self.assertNoResult(running)
-        self.wait(1)
+        self.wait(0.5)
         self.failureResultOf(running, Refused)
 
 
@@ -122,12 +122,13 @@ class Leaving(TestCase):
         async def recv(reactor: Any, options: Any, show: Any) -> None:
             for _ in range(3):
                 await deferLater(reactor, SECONDS - 1, show, Message("fake", "topic", 0))
+            options.follow(lambda now: 3 * (SECONDS - 1) + 0.5)  # a part of a fourth
             await Deferred()
 
         receiving = received(clock, recv, came.append, SECONDS)
-        clock.pump([SECONDS - 1] * 4)
+        clock.pump([*[SECONDS - 1] * 4, 1.0])
         self.assertNoResult(receiving)
-        clock.pump([1.0, 0.0])
+        clock.pump([0.5, 0.0])
         self.successResultOf(receiving)
         self.assertEqual(len(came), 3)
 

@@ -177,39 +177,35 @@ class Demo:
         self.logs.mkdir(exist_ok=True)
         with writing(self.file), open(self.file, "w", opener=private) as file:
             file.write(gateway_file(self.queue, self.protocols.values()))
-        say = self._say
-        try:
-            with Children(self.logs) as children:
-                say(f"gateway: a server each for {', '.join(self.protocols)}, one queue")
-                gateway = children.start("gateway", "gateway", "--config", str(self.file))
-                addresses = self._addresses(gateway)
-                [address] = addresses.pop("status")
-                page = f"http://{address.removeprefix('tcp:')}/"
-                for name, found in addresses.items():
-                    say(f"  {name} listening on {' and '.join(found)}")
-                say(f"live page: {page}")
-                reader, first = self._open_queue()
-                say("bridge: Spark starts (some seconds) and follows the queue")
-                bridge = children.start(
-                    "bridge", "bridge", "--queue", str(self.queue), "--table", str(self.table)
-                )
-                say(f"clients: {self.messages:,} messages of each protocol")
-                clients = self._start_clients(children, addresses)
+        say = click.echo
+        with Children(self.logs) as children:
+            say(f"gateway: a server each for {', '.join(self.protocols)}, one queue")
+            gateway = children.start("gateway", "gateway", "--config", str(self.file))
+            addresses = self._addresses(gateway)
+            [address] = addresses.pop("status")
+            page = f"http://{address.removeprefix('tcp:')}/"
+            for name, found in addresses.items():
+                say(f"  {name} listening on {' and '.join(found)}")
+            say(f"live page: {page}")
+            reader, first = self._open_queue()
+            say("bridge: Spark starts (some seconds) and follows the queue")
+            bridge = children.start(
+                "bridge", "bridge", "--queue", str(self.queue), "--table", str(self.table)
+            )
+            say(f"clients: {self.messages:,} messages of each protocol")
+            clients = self._start_clients(children, addresses)
+            try:
                 self._wait(reader, first, clients, [gateway, bridge])
-                if keep_running:
-                    status = self._report(reader.queue_id, first, clients)
-                    self._stay(page, [gateway, bridge])
-                    return status
-                # The bridge first: it is to see the gateway's last offsets.
-                Children.end([bridge])
-                Children.end([gateway])
-            return self._report(reader.queue_id, first, clients)
-        finally:
-            self._line.end()
-
-    def _say(self, text: str) -> None:
-        self._line.end()
-        click.echo(text)
+            finally:
+                self._line.end()
+            if keep_running:
+                status = self._report(reader.queue_id, first, clients)
+                self._stay(page, [gateway, bridge])
+                return status
+            # The bridge first: it is to see the gateway's last offsets.
+            Children.end([bridge])
+            Children.end([gateway])
+        return self._report(reader.queue_id, first, clients)
 
     def _report(self, queue_id: str, first: int, clients: dict[str, Child]) -> int:
         counts, twice = self._counted(queue_id, first, clients)
@@ -226,7 +222,7 @@ class Demo:
     def _stay(self, page: str, servers: list[Child]) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             # Whoever reads the line may press Ctrl-C before the next statement runs.
-            self._say(
+            click.echo(
                 f"\nThe gateway and the bridge go on: {page} is their page. Ctrl-C ends them."
             )
             while True:
@@ -325,7 +321,7 @@ class Demo:
             name = label.partition("-")[0]
             sent[name] += told["sent"]
             acknowledged[name] += told["acknowledged"]
-        self._say("table: read back by Spark (some seconds to start) and by pyarrow")
+        click.echo("table: read back by Spark (some seconds to start) and by pyarrow")
         scratch = self.logs / "spark"
         scratch.mkdir(exist_ok=True)
         by_spark = landed_by_spark(self.table, scratch, queue_id, first)
