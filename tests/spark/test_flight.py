@@ -27,6 +27,7 @@ from tests.tools.certificates import Authority
 from tests.tools.loops import by_gateway, drain, landed_offsets
 from tests.tools.processes import Launcher
 from tests.tools.queues import Served, batch, put
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     QueueAway,
@@ -406,6 +407,21 @@ def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match="read the certificate authority /no/where: No su"):
         FlightQueue(location, token_file=token, authority="/no/where")
     server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_ends_although_somebody_has_stopped_reading(
+    launch: Launcher, tmp_path: Path, number: signal.Signals
+) -> None:
+    writer = QueueWriter(tmp_path / "large")
+    for _ in range(20):
+        put(writer, MessageBatch("umq", "call", 0, count=1, body=[bytes(1 << 20)]))
+    writer.close()
+    server = launch("flight", "--queue", "large", "--listen", "grpc://127.0.0.1:0")
+    read = FlightQueue(server.address("flight")).read(0, 20, 1)
+    next(read)
+    server.signal(number)
     assert server.wait() == 0
 
 
