@@ -235,7 +235,7 @@ def summarise(progress: Counted, took: float, *, as_json: bool) -> None:
         notes = {"notes": progress.notes} if progress.notes else {}
         click.echo(json.dumps({**counts, **notes}))
         return
-    rate = acknowledged / took if took else 0.0
+    rate = acknowledged / took
     line = f"sent {sent}, acknowledged {acknowledged} in {took:.2f} s ({rate:,.0f}/s)"
     click.echo("; ".join([line, *progress.notes]))
     if progress.messages_written:
