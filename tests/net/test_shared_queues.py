@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from twisted.internet import reactor as installed
+from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python import usage
 from twisted.trial.unittest import TestCase
 
@@ -124,6 +126,18 @@ class Shared(TestCase):
         await self.send("mtl", "queue/orders", b"2")
         self.assertEqual([m.body for m in await self.recv("mtl", "queue/orders", count=1)], [b"2"])
         self.assertEqual([m.body for m in await self.recv("micromsg2", "orders", count=1)], [b"1"])
+
+    async def test_each_says_that_a_queue_is_full_and_its_senders_wait(self) -> None:
+        least = ("--limit", "queue-messages=1")
+        gateway = self.serve(micromsg2=("--broker-queue", "bills", *least), mtl=least)
+        for name, queue in (("micromsg2", "bills"), ("mtl", "queue/orders")):
+            with capturedLogs() as told:
+                sending = ensureDeferred(self.send(name, queue, b"1", b"2"))
+                await self.left(gateway, **{queue.rpartition("/")[2]: 2})
+            (line,) = [text for one in told if "is full" in (text := formatEvent(one))]
+            self.assertRegex(line, f"^{name}: the queue .* is full and its senders wait; ")
+            await self.recv(name, queue, count=2)
+            await sending
 
     async def test_an_operator_sees_and_changes_the_queues_of_both(self) -> None:
         directory = self.mktemp()

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ...core.broker import QUEUED_MESSAGE_BYTES, WAIT, QueueName, TooManyQueues
-from ...core.errors import ConfigurationError, shown
+from ...core.broker import QUEUED_MESSAGE_BYTES, WAIT, TooManyQueues
+from ...core.errors import ConfigurationError
 from ...core.limits import Limits
 from ...core.machine import Table
 from ...core.session_memory import SESSION_LIMIT
@@ -28,7 +28,6 @@ from ...net.lifetimes import (
     sink_of,
 )
 from ...net.limit_types import MicroMsg2ServerLimits
-from ...net.logs import LIMITS as LIMITS_MET
 from ...net.memory import SharedState
 from ...net.sink import MessageSink
 from ...net.turns import TurnWatch
@@ -356,22 +355,8 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self._brokerWork: Any = None  # the call in which the topics go on
         self.queues.join()
         if broker:
-            self.queues.told_full = self._queueFull
+            self.queues.server = self
             self.queues.when_opened(self._declare)
-
-    def _queueFull(self, name: QueueName) -> None:
-        self.writeOf(
-            self.log,
-            f"{self.protocolName}: queue full",
-            "{protocol}: the queue {name} is full and its senders wait; queue-messages is"
-            " {messages}, queue-bytes {nbytes} (--limit NAME=NUMBER changes them)",
-            reason="queue-full",
-            topic=LIMITS_MET,
-            protocol=self.protocolName,
-            name=shown(name.name),
-            messages=self.queues.limits.integer("queue-messages"),
-            nbytes=self.queues.limits.integer("queue-bytes"),
-        )
 
     def _declare(self) -> None:
         assert self.broker is not None

@@ -231,6 +231,8 @@ class MtlServerFactory(MsgprotoServerFactory):
             when_full=queueFull,
         )
         self.queues.join()
+        if served:
+            self.queues.server = self
         self._waking: Any = None  # the call that sends what profiles have to send
         for profile in self._profiles:
             profile.wake = self._wake

@@ -36,8 +36,9 @@ from ...core.broker import (
     weight,
 )
 from ...core.broker.store import QueueStore
-from ...core.errors import QueueError
+from ...core.errors import QueueError, shown
 from ...core.limits import Limits
+from ..logs import LIMITS as LIMITS_MET
 from ..site.queue_view import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 
@@ -63,7 +64,7 @@ class ServedBroker:
         machine: decides everything.  Its messages are published with the methods here.
         store: the machine's queues.
         durable: whether its queues outlive this process.
-        told_full: is called with the name of a queue whose senders wait from now on.
+        server: the factory that logs which queue has senders that wait.
     """
 
     log: Logger = Logger(namespace="twisted_msgproto.broker")
@@ -92,7 +93,7 @@ class ServedBroker:
             self.limits, durable=self.durable, when_full=when_full, changed=self._look
         )
         self.store: QueueStore = self.machine.store
-        self.told_full: Callable[[QueueName], None] = lambda name: None
+        self.server: Any = None
         self._names: defaultdict[str, dict[str, QueueName]] = defaultdict(dict)
         self._incoming: deque[Iterator[int]] = deque()  # what is published, in order
         self._last_id = 0  # of the newest message in memory
@@ -325,7 +326,19 @@ class ServedBroker:
         self._names[event.name.space].pop(event.name.name, None)
 
     def _filled(self, event: QueueFull) -> None:
-        self.told_full(event.name)
+        if self.server is not None:
+            self.server.writeOf(
+                self.server.log,
+                f"{self.server.protocolName}: queue full",
+                "{protocol}: the queue {name} is full and its senders wait; queue-messages is"
+                " {messages}, queue-bytes {nbytes} (--limit NAME=NUMBER changes them)",
+                reason="queue-full",
+                topic=LIMITS_MET,
+                protocol=self.server.protocolName,
+                name=shown(event.name.name),
+                messages=self.limits.integer("queue-messages"),
+                nbytes=self.limits.integer("queue-bytes"),
+            )
 
     follows: Mapping[type[Event], Callable[[Any, Any], None]] = {
         Declared: _declared,
