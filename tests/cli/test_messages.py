@@ -153,18 +153,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "shown"),
-    [(io.TextIOWrapper, "{0}3{1}\n{0}4{1}\n"), (Terminal, "\r{0}3{1}\r{0}4{1}\n")],
+    ("kind", "seconds", "shown"),
+    [(io.TextIOWrapper, 2.0, "{0}3{1}\n{0}4{1}\n"), (Terminal, 0.2, "\r{0}3{1}\r{0}4{1}\n")],
 )
-def test_progress_is_told_now_and_then(clock: list[float], kind: Any, shown: str) -> None:
+def test_progress_is_told_now_and_then(
+    clock: list[float], kind: Any, seconds: float, shown: str
+) -> None:
     """Lines, or one that is written over on a terminal."""
     counted = Counted(Line(out := kind(io.BytesIO())))
     counted.sent(5)
     counted.acknowledged(3)
     assert out.buffer.getvalue() == b""  # work which ends at once says nothing on the way
-    clock[0] += progress.PLAIN_SECONDS
+    clock[0] += seconds
     counted.sent(2)
-    clock[0] += progress.PLAIN_SECONDS
+    clock[0] += seconds
     counted.acknowledged(1)
     counted.end()
     counted.end()  # the line has ended
