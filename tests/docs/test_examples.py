@@ -146,6 +146,8 @@ TYPED = """
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.ssl import optionsForClientTLS
 from typing_extensions import assert_type
 
 from twisted_msgproto import MessageBatch, lumberjack, micromsg2, mtl, sabc, umq
@@ -165,6 +167,13 @@ class Rules:
 class Own(sabc.SabcClient):
     def extra(self) -> int:
         return 1
+
+
+def others(to: IStreamClientEndpoint, at: IStreamServerEndpoint) -> None:
+    sabc.connect(to, tls=optionsForClientTLS("h"))
+    sabc.SabcClientService(to, sabc.SabcClientFactory("me"))
+    umq.connect("wss://h/", tls=optionsForClientTLS("h"), endpoint=to)
+    sabc.serve([at, "tcp:0"], websocket=at)
 
 
 async def main(limits: dict[str, int]) -> None:

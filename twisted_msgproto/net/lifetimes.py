@@ -12,12 +12,24 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from inspect import signature
 from os import PathLike, fspath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+)
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
 from twisted.internet.endpoints import wrapClientTLS
 from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.error import TimeoutError as ConnectTimedOut
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -49,21 +61,23 @@ ABORTED_SECONDS: Final = 1.0
 """Who leaves a connection because of a cancellation waits no longer for it to be closed."""
 
 
-class ServerEndpoint(Protocol):
-    """Where to listen: any of Twisted's server endpoints is one."""
-
-    def listen(self, protocolFactory: Any, /) -> Deferred[Any]:
-        """Listen; the Deferred fires with the port."""
+class _Listens(Protocol):
+    def listen(self, protocolFactory: Any, /) -> Deferred[Any]: ...
 
 
-class ClientTLS(Protocol):
-    """How a client uses TLS: what ``twisted.internet.ssl.optionsForClientTLS(…)`` returns."""
-
-    def clientConnectionForTLS(self, tlsProtocol: Any, /) -> Any:
-        """Return a connection of pyOpenSSL's."""
+ServerEndpoint: TypeAlias = Union[IStreamServerEndpoint, _Listens]  # noqa: UP007
+"""Where to listen: any of Twisted's server endpoints is one."""
 
 
-Where: TypeAlias = str | ServerEndpoint
+class _SecuresClients(Protocol):
+    def clientConnectionForTLS(self, tlsProtocol: Any, /) -> Any: ...
+
+
+ClientTLS: TypeAlias = Union[IOpenSSLClientConnectionCreator, _SecuresClients]  # noqa: UP007
+"""How a client uses TLS: what ``twisted.internet.ssl.optionsForClientTLS(…)`` returns."""
+
+
+Where: TypeAlias = Union[str, ServerEndpoint]  # noqa: UP007
 
 
 def running(reactor: Any) -> Any:

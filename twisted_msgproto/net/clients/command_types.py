@@ -30,20 +30,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias, Union
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from ...core.errors import LimitExceeded, Refused, TimedOut
 from ...core.strict_json import NotJson, parse_json
 
 
-class ClientEndpoint(Protocol):
-    """Where to connect to: any of Twisted's client endpoints is one."""
+class _Connects(Protocol):
+    def connect(self, protocolFactory: Any, /) -> Deferred[Any]: ...
 
-    def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
-        """Connect; the Deferred fires with the protocol."""
+
+ClientEndpoint: TypeAlias = Union[IStreamClientEndpoint, _Connects]  # noqa: UP007
+"""Where to connect to: any of Twisted's client endpoints is one."""
 
 
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
