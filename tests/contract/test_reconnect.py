@@ -324,6 +324,10 @@ class EndingInOrder(Parts):
         self.soon(world, service.close(), 15)
         self.failureResultOf(waiting, ConnectionClosed)
         self.failureResultOf(sent, ConnectionClosed)
+        service = self.client(world)  # one that was never started
+        sent = self.send(service)
+        self.soon(world, service.close(), 1)
+        self.failureResultOf(sent, ConnectionClosed)
 
 
 def cancel_the_next(test: Any, world: Any, service: Any, waiting: list[Any]) -> None:

@@ -367,6 +367,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
 
         What is unacknowledged by then fails with ConnectionClosed.
         """
+        seconds = self.factory.limits["drain"] if self.running else 0.0  # else nobody connects
         if self.running:
             Service.stopService(self)
         stopped = self._stopping.wait()
@@ -375,7 +376,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._fresh = set()
         if first:
             self._producers.stop()
-            self._deadline = self.clock.callLater(self.factory.limits["drain"], self._disconnect)
+            self._deadline = self.clock.callLater(seconds, self._disconnect)
             self._lookEmpty()
         return stopped
 
