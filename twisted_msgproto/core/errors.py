@@ -195,5 +195,13 @@ def escaped(text: str) -> str:
 
 def shown(data: bytes | str, limit: int = ERROR_TEXT_BYTES_MAX) -> str:
     """Return what a peer sent, escaped and cut, fit for a log line."""
-    text = repr(data[: limit + 1])
+    return _cut(repr(data[: limit + 1]), limit)
+
+
+def unquoted(text: str, limit: int = ERROR_TEXT_BYTES_MAX) -> str:
+    """Return a peer's text, escaped and cut, fit for a log line as words of its own."""
+    return _cut(escaped(text[: limit + 1]), limit)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import LimitExceeded, shown
+from ..core.errors import LimitExceeded, unquoted
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ def awaited(later: object, of: object, name: str) -> Deferred[Any] | None:
     if iscoroutine(later):
         return Deferred.fromCoroutine(later)
     raise TypeError(
-        f"{type(of).__name__}.{name} returned {shown(repr(later))[1:-1]}; it returns None, a"
+        f"{type(of).__name__}.{name} returned {unquoted(repr(later))}; it returns None, a"
         " Deferred or a coroutine"
     )
 

@@ -22,7 +22,7 @@ from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConfigurationError, ConnectionClosed, Refused, escaped, shown
+from ..core.errors import ConfigurationError, ConnectionClosed, Refused, escaped, unquoted
 from ..core.limits import Limit, Limits
 from ..core.machine import Table
 from ..core.reasons import client_tls, tls_text
@@ -487,7 +487,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         if reason.check(TLSError):
             self.countFault("tls")
             peer = peer_name(transport.getPeer())
-            text = client_tls(shown(tls_text(reason.value))[1:-1])
+            text = client_tls(unquoted(tls_text(reason.value)))
             line = "{peer}: closed: TLS: {text}"
             host = host_of(transport.getPeer())
             self.writeOf(self.log, host, line, peer=peer, text=text, reason="tls")

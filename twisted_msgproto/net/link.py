@@ -26,7 +26,7 @@ from ..core.errors import (
     PeerError,
     ProtocolViolation,
     TimedOut,
-    shown,
+    unquoted,
 )
 from ..core.reasons import TLS_HERE, speaks_tls
 from .counters import CounterPaths
@@ -506,7 +506,7 @@ class Link:
             self.address,
             f"{{peer}}: {end}: {{text}}{{began}}",
             peer=self.peer,
-            text=shown(fault.text)[1:-1] + (f": {TLS_HERE}" if speaks_tls(fault.nbytes) else ""),
+            text=unquoted(fault.text) + (f": {TLS_HERE}" if speaks_tls(fault.nbytes) else ""),
             began=f" (starts with {fault.nbytes.hex(' ')})" if fault.nbytes else "",
             reason=fault.reason,
         )

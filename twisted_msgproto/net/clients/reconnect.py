@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IProtocolFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
+from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, unquoted
 from ...core.limits import Limit, Limits
 from ..deferreds import Waiters, guarded
 from ..lifetimes import BeforeShutdown, is_cancelled
@@ -423,7 +423,7 @@ class ReconnectingService(Service, Generic[S]):
             seconds = self._refusals.next()
             log.warn(
                 "the server refuses: {text} ({next})",
-                text=shown(str(self.refusal))[1:-1],
+                text=unquoted(str(self.refusal)),
                 next="not tried again"
                 if self._stopWhenRefused
                 else f"tried again in {seconds:.1f} s",

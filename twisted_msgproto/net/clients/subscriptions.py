@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.logger import Logger
 
-from ...core.errors import ConnectionClosed, shown
+from ...core.errors import ConnectionClosed, unquoted
 from ..deferreds import Waiters
 
 T = TypeVar("T")
@@ -236,6 +236,6 @@ class Renewed(Ending):
             self.log.info(
                 "a subscription has ended: {reason}{error}",
                 reason=reason,
-                error="" if failure is None else f", {shown(str(failure))[1:-1]}",
+                error="" if failure is None else f", {unquoted(str(failure))}",
             )
         self._tellEnd()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from ...core.errors import ConfigurationError, QueueAway, QueueError, shown
+from ...core.errors import ConfigurationError, QueueAway, QueueError, unquoted
 from ...core.loading import read_token
 from ...core.reasons import reason
 from .queue_view import MessageShown, NoSuchQueue, QueueShown, from_json
@@ -235,7 +235,7 @@ class GatewayBroker:
             )
         if response.status == http.client.OK:
             return answer
-        text = shown(str(answer.get("error", "")), ERROR_TEXT_MAX)[1:-1]
+        text = unquoted(str(answer.get("error", "")), ERROR_TEXT_MAX)
         raise (NoSuchQueue if response.status == 404 else QueueError)(text)
 
 

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.connection import WorkLost
-from ...core.errors import ConnectionClosed, Fault, shown
+from ...core.errors import ConnectionClosed, Fault, shown, unquoted
 from ...core.limits import Limit
 from ...core.message import Message
 from ...core.session_memory import SESSION_LIMIT
@@ -400,7 +400,7 @@ class UmqLink(SessionLink):
         code = "no code" if event.code is None else event.code
         line = "{peer}: ended by the peer: {code} {text}"
         self.logNews(line, "fatal", code=code, text=shown(event.text))
-        self.peerSaid = refused = SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code)
+        self.peerSaid = refused = SessionRefused(f"{code} {unquoted(event.text)}", event.code)
         self._leave(refused)
 
     def peerFaulted(self, fault: Fault) -> None:

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, I
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_msgproto.core.errors import ConfigurationError, shown
+from twisted_msgproto.core.errors import ConfigurationError, unquoted
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.reasons import TLS_HERE
 
@@ -216,13 +216,13 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
 
     def refusedOrigin(self, address: IAddress, origin: str) -> None:
         text = "refused: a web page from {origin} may not connect (--origin allows it)"
-        self._tell(address, "origin", text, origin=shown(origin)[1:-1])
+        self._tell(address, "origin", text, origin=unquoted(origin))
 
     def notUpgraded(self, address: IAddress, text: str, limit: str = "") -> None:
         """A client did not become one of WebSocket: log and count that; ``limit`` is one it met."""
         self.sessions.countFault("upgrade", limit)
         begun = "closed before it spoke WebSocket: {text}"
-        self._tell(address, "upgrade", begun, text=shown(text)[1:-1])
+        self._tell(address, "upgrade", begun, text=unquoted(text))
 
     def spokeTls(self, address: IAddress) -> None:
         self.sessions.countFault("tls")
