@@ -409,7 +409,7 @@ def test_tokens_differ_and_are_never_shown__MT_11() -> None:
     broker = Broker()
     peer = broker.session()
     tokens = {broker.lease(peer, "Reader") for _ in range(20)}
-    assert len(tokens) == 20
+    assert [len(token) for token in tokens] == [40] * 20
     assert not any(token in str(broker.server.snapshot()) for token in tokens)
 
 
@@ -513,6 +513,9 @@ def test_who_may_only_read_or_only_write_is_asked_for_just_that__MT_16__MT_18(
     code = 200 if reading else 400
     assert broker.command(reader, data.Summon(2, "a")) == [data.Response(2, code)]
     assert broker.command(writer, *contents(3)) == [data.Response(3, 403)] * reading
+    way, what = ("Writer", "publish to") if reading else ("Reader", "consume from")
+    code, body = broker.ask(broker.session(), way, LEASE)
+    assert (code, body["reason"]) == (403, f"not allowed to {what} a")
 
 
 @pytest.mark.parametrize("answer", ["authorize", "refuse", "challenge", "withdraw"])

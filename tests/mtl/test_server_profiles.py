@@ -410,15 +410,21 @@ def test_a_message_from_a_queue_of_another_name_keeps_its_properties__MT_26() ->
     assert queue.snapshot()["failed"] == broker.server.counters["profile_errors"] == 1
 
 
-@pytest.mark.parametrize("kind", [Summon, Dismiss])
-def test_a_command_at_which_a_profile_fails_is_refused__RD_40(kind: Any) -> None:
-    profile = raising(TestProfile, kind.__name__.lower(), False)
+@pytest.mark.parametrize(
+    ("method", "kind", "code"),
+    [("summon", Summon, 400), ("dismiss", Dismiss, 400), ("knows", Summon, 400),
+     ("knows", Content, 403)],
+)  # fmt: skip
+def test_a_command_at_which_a_profile_fails_is_refused__RD_40(
+    method: str, kind: Any, code: int
+) -> None:
+    profile = raising(TestProfile, method, False)
     broker = Broker([profile])
-    reader = broker.flow("Reader", ["resource"], NONE, "test", BAD)
+    peer = broker.flow("Writer" if kind is Content else "Reader", [], NONE, "test", BAD)
     if kind is Dismiss:
-        assert broker.command(reader, Summon(2, "resource")) == [Response(2, 200)]
+        assert broker.command(peer, Summon(2, "resource")) == [Response(2, 200)]
     profile.armed = True
-    assert broker.command(reader, kind(3, "resource")) == [Response(3, 400)]
+    assert broker.command(peer, kind(3, "resource")) == [Response(3, code)]
 
 
 def test_a_profile_that_ends_a_flow_and_raises_ends_it_once__RD_40() -> None:
