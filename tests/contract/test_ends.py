@@ -8,6 +8,7 @@ from OpenSSL.SSL import Error as TLSError
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.protocol import Protocol
 from twisted.logger import LogLevel
+from twisted.protocols.policies import WrappingFactory
 
 from tests.contract.cases import CONNECTED
 from tests.contract.world import only, over_all
@@ -106,6 +107,17 @@ class Ending:
             line.pump()
         self.assertTrue(line.server.gone)
         self.assertEqual(len(world.factory.liveConnections), 0)
+
+    @only(*CONNECTED)
+    def test_who_is_turned_away_is_gone_behind_a_wrapper_of_twisteds(self: Any) -> None:
+        """An endpoint ``ssl:`` of a program's own left it open, and had two tracebacks."""
+        world = self.world(SafeSink(), connections=1)
+        build = WrappingFactory(self.case.listening(world)).buildProtocol
+        first, second = (Line(build, lambda address: Protocol()) for _ in range(2))
+        second.pump()
+        self.assertEqual((first.server.gone, second.server.gone), (False, True))
+        self.assertEqual(world.factory.counters["turned_away:connections"], 1)
+        first.cut()
 
     @only(*CONNECTED)
     def test_tls_that_fails_is_a_line_and_a_counter(self: Any) -> None:

@@ -50,13 +50,19 @@ def factory(**limits):
     )
 
 
+def turned_away(connection):
+    transport = StringTransport()
+    connection.makeConnection(transport)
+    return transport.disconnecting
+
+
 def test_a_limit_that_is_met_is_said_once_a_minute_with_its_option__NB_08():
     """NB-08"""
     server = factory(connections=1)
     server.connectionOpened(server.buildProtocol(None), "a")
     with capturedLogs() as lines:
         for _ in range(313):
-            assert server.buildProtocol(None) is None
+            assert turned_away(server.buildProtocol(None))
         server.clock.advance(60)
     assert [formatEvent(line) for line in lines] == [
         "test: a connection was refused: connections is 1 (--limit connections=NUMBER changes it)",
@@ -150,7 +156,7 @@ def test_connections_of_one_address_are_bounded_by_option():
     here, there = IPv4Address("TCP", "192.0.2.1", 1), IPv4Address("TCP", "192.0.2.2", 1)
     first = server.buildProtocol(here)
     server.connectionOpened(first, here.host)
-    assert server.buildProtocol(here) is None
+    assert turned_away(server.buildProtocol(here))
     assert server.buildProtocol(there) is not None
     assert server.counters["turned_away:connections-per-address"] == 1
     server.connectionClosed(first)

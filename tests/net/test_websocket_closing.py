@@ -287,11 +287,13 @@ class Letting(TestCase):
         for limits in ({"connections": 1}, {"connections_per_address": 1}):
             connection, _, clock = server(upgrade=False, **limits)
             address = connection.transport.getPeer()
-            self.assertIsNone(connection.factory.buildProtocol(address))
+            refused = connection.factory.buildProtocol(address)
+            refused.makeConnection(StringTransport())
+            self.assertTrue(refused.transport.disconnecting)
             clock.advance(10.1)
             lose(connection)
             self.assertEqual(connection.session.seen[0][0], "never")
-            self.assertIsNotNone(connection.factory.buildProtocol(address))
+            self.assertIsInstance(connection.factory.buildProtocol(address), type(connection))
 
     def test_a_server_which_stops_lets_nobody_upgrade(self):
         connection, transport, _ = server(upgrade=False)

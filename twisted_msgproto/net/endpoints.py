@@ -612,5 +612,4 @@ class Proxied(HAProxyWrappingFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         # Not its address, which is the proxy's: all who wait for their headers would share it.
-        inside = self.wrappedFactory.buildProtocol(None)
-        return None if inside is None else self.protocol(self, inside)
+        return self.protocol(self, self.wrappedFactory.buildProtocol(None))

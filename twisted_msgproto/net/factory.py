@@ -288,6 +288,15 @@ class SessionFactory:
         self.counters[f"fault:{reason}"] += 1
 
 
+class _TurnedAway(Protocol):
+    """Closes its connection at once.  Instead of it, None would leave connections open behind
+    wrappers of Twisted's, such as TLS.
+    """
+
+    def connectionMade(self) -> None:
+        cast(Any, self.transport).loseConnection()
+
+
 class MsgprotoServerFactory(SessionFactory, ServerFactory):
     """Base class of all server factories; it keeps account of live connections.
 
@@ -361,7 +370,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             )
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        """Return a protocol for a new connection; None (the connection is closed) above a limit."""
+        """Return a protocol for a new connection; above a limit one that closes it."""
         host = host_of(addr)
         per_address = self.limits.integer("connections-per-address")
         most = self.limits.integer("connections")
@@ -369,10 +378,10 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             self._taken >= most * CROWDED and not self._makesRoom(host) and self._taken >= most
         ):
             self.limitMet("connections")
-            return None
+            return _TurnedAway()
         if per_address and host and self._perAddress[host] >= per_address:
             self.limitMet("connections-per-address")
-            return None
+            return _TurnedAway()
         return cast(Protocol | None, super().buildProtocol(addr))
 
     def _makesRoom(self, host: str) -> bool:

@@ -27,7 +27,6 @@ from OpenSSL import SSL
 from OpenSSL.crypto import FILETYPE_PEM, load_privatekey
 from twisted.internet.endpoints import SSL4ServerEndpoint
 from twisted.internet.interfaces import (
-    IAddress,
     IOpenSSLServerConnectionCreator,
     IProtocolNegotiationFactory,
     IStreamServerEndpoint,
@@ -368,11 +367,6 @@ class TlsFactory(TLSMemoryBIOFactory):
         super().__init__(creator, False, factory)
         self.large: dict[TlsConnection, None] = {}
         self.spent: Callable[[], float] = spent_of(self._clock)
-
-    def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Return a connection; None if the server's factory refuses it, which Twisted wraps."""
-        inside = self.wrappedFactory.buildProtocol(addr)
-        return None if inside is None else self.protocol(self, inside)
 
     def grown(self, connection: TlsConnection) -> None:
         """Note that ``connection`` has a large buffer; above the limit the eldest one is freed."""

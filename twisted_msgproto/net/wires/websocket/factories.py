@@ -150,8 +150,8 @@ class _Bounds:
 
     def buildProtocol(self, address: Any) -> Any:
         session = self._build(address)
-        if session is None:
-            return None
+        if not hasattr(session, "link"):  # it is turned away
+            return session
         carrier: Any = super().buildProtocol(address)  # type: ignore[misc]  # of autobahn
         carrier.session, carrier.link = session, session.link
         return carrier
