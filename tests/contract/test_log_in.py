@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +28,7 @@ from tests.contract.test_storing import Boom
 from tests.contract.world import only, over_all
 from tests.tools.processes import Launched, Launcher, msgproto
 from twisted_msgproto.core.errors import ConnectionClosed
+from twisted_msgproto.net import IIdentity
 from twisted_msgproto.net.logs import line_of
 from twisted_msgproto.testing import SafeSink
 
@@ -142,11 +144,23 @@ class LogIn:
 
     @only(*LOG_IN)
     def test_a_checker_that_returns_no_name_lets_nobody_in(self: Any) -> None:
-        for answer in (None, False, True):
+        for answer in (None, False, True, "", b""):
             world, checker = self.guarded()
             checker.requestAvatarId = lambda credentials, answer=answer: answer
             self.soonFails(world, world.log_in(NAME, RIGHT), seconds=5)
             self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+
+    @only(*LOG_IN)
+    def test_a_realm_whose_avatar_has_no_name_lets_nobody_in(self: Any) -> None:
+        for name in (False, True, b"me"):
+            world, _ = self.guarded()
+            avatar = IIdentity, SimpleNamespace(name=name), lambda: None
+            world.factory.authentication.portal.realm = SimpleNamespace(
+                requestAvatar=lambda who, mind, *interfaces, avatar=avatar: avatar
+            )
+            self.soonFails(world, world.log_in(NAME, RIGHT), seconds=5)
+            self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+            self.assertEqual(world.factory.counters["logins"], 0)
 
     @only(*LOG_IN)
     def test_a_check_that_never_answers_has_a_deadline_and_the_peer_is_told(self: Any) -> None:

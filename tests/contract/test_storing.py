@@ -301,6 +301,7 @@ def test_a_factory_takes_no_sink_but_one_that_stores__RD_05(factory: Any, sink: 
         *(("authoriser", value, STORE[1:5]) for value in ("rules", 3, lambda access: True)),
         *(("methods", value, (UmqServerFactory, UMQ_CLIENT)) for value in ({}, Hub(), "add")),
         *((name, "mtl", STORE[4:5]) for name in ("profiles", "virtualHosts", "curve")),
+        *((name, "no", STORE[4:5]) for name in ("insecure", "forcePlain")),
         *((name, "mtl", OTHERS[1:]) for name in ("credentials", "curve")),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

@@ -216,6 +216,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         several = known and not isinstance(virtualHosts, str | bytes)
         expect("virtualHosts", virtualHosts, "a container of names", several)
         expect("curve", curve, "a CurveServer", isinstance(curve, CurveServer | None))
+        expect("insecure", insecure, "True or False", isinstance(insecure, bool))
+        expect("forcePlain", forcePlain, "True or False", isinstance(forcePlain, bool))
         if profiles is None:
             profiles = (TestProfile(), QueueProfile(), IngestProfile())
         self._profiles = tuple(profiles)

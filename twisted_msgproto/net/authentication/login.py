@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from zope.interface import Attribute, Interface, implementer
 
 from ...core.errors import shown
-from ..factory import SessionFactory
+from ..factory import SessionFactory, expect
 from ..logs import LOGINS
 from .throttle import Attempt, Throttle
 
@@ -59,7 +59,7 @@ class IdentityRealm:
             raise NotImplementedError("only IIdentity")
         if avatarId is ANONYMOUS:
             return IIdentity, NamedIdentity(None), lambda: None
-        if not isinstance(avatarId, bytes | str):
+        if not (avatarId and isinstance(avatarId, bytes | str)):
             raise TypeError(f"a checker returned {avatarId!r}; it returns a name, or fails")
         name = avatarId.decode("utf-8", "replace") if isinstance(avatarId, bytes) else avatarId
         return IIdentity, NamedIdentity(name), lambda: None
@@ -327,7 +327,9 @@ class Authentication:
 
     def _named(self, accepted: tuple[Any, Any, Callable[[], Any]]) -> LoggedIn:
         _, avatar, logout = accepted
-        return LoggedIn(avatar.name, avatar, logout)
+        name = avatar.name
+        expect("the name of an avatar", name, "a text or None", isinstance(name, str | None))
+        return LoggedIn(name, avatar, logout)
 
     def _accepted(self, login: LoggedIn, visit: _Visit) -> None:
         if visit.attempt is not None:
