@@ -95,9 +95,37 @@ def test_members_of_any_name_become_columns_that_are_inferred(spark: Any, tmp_pa
         assert found["json_error"] is None
 
 
+@pytest.mark.parametrize(
+    ("bodies", "names"),
+    [
+        ([b'{"_corrupt_record": 1}', b'{"b": 2}'], ["_corrupt_record", "b"]),
+        ([b"{}", b"plain"], []),
+        ([], []),
+        ([b'{"b": {"c": 1}}', b'{"B": {"c": 1}}'], ["B"]),
+        (
+            ['{"s": 1, "\u017f": 2, "\u03c2": 3, "\u03c3": 4, "i": 5, "\u0131": 6}'.encode()],
+            ["i", "s", "\u03c2"],
+        ),
+        (
+            [b'{"a":' * 150 + b"7" + b"}" * 150, b'{"b":%s7%s}' % (b"[" * 150, b"]" * 150)],
+            ["a", "b"],
+        ),
+    ],
+)
+def test_no_member_of_a_body_spoils_an_inferred_view(
+    spark: Any, bodies: list[bytes], names: list[str]
+) -> None:
+    frame = spark.createDataFrame(list(enumerate(bodies)), "offset long, body binary").coalesce(1)
+    seen = views.json_columns(frame)
+    assert seen.columns == [*frame.columns, *names, "json_error"]
+    assert len(seen.collect()) == len(bodies)
+    assert seen.select(*names).count() == len(bodies)
+
+
 def test_what_json_columns_cannot_make_is_refused_in_one_line(bodies: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r'member Offset .* into="json"'):
-        views.json_columns(bodies, "Offset int")
+    for name in ("Offset", "off\u017fet"):
+        with pytest.raises(ConfigurationError, match=rf'member {name} .* into="json"'):
+            views.json_columns(bodies, f"`{name}` int")
     for kind in ("binary", "timestamp_ntz", "map<int, string>", "interval day", "varchar(3)"):
         with pytest.raises(ConfigurationError, match="no column of JSON"):
             views.json_columns(bodies, f"level {kind}")

@@ -71,8 +71,8 @@ def json_columns(
             raise ConfigurationError("a stream's JSON needs a schema: json_columns(stream, schema)")
         schema = inferred_schema(messages, body=body)
     shape = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
-    taken = {name.lower() for name in [*messages.columns, error]}
-    clash = [name for name in shape.names if name.lower() in taken] if into is None else []
+    taken = {_folded(name) for name in [*messages.columns, error]}
+    clash = [name for name in shape.names if _folded(name) in taken] if into is None else []
     if clash:
         raise ConfigurationError(
             f"the member {clash[0]} of the bodies has the name of a column; "
@@ -100,7 +100,10 @@ def _members(shape: StructType) -> Callable[[Column], Column]:
 
     def convert(bodies: pa.Array) -> pa.Array:
         done = Blocks(wanted).convert(bodies, None, len(bodies))
-        value = pa.StructArray.from_arrays(done.columns, fields=wanted.fields)
+        # Unlike from_arrays it knows the length where there is no member.
+        value = pa.Array.from_buffers(
+            pa.struct(wanted.fields), len(bodies), [None], children=done.columns
+        )
         return pa.StructArray.from_arrays([value, done.errors], ["value", "error"])
 
     return _arrow_udf(convert, result)
@@ -115,16 +118,19 @@ def _arrow_udf(function: Callable[..., pa.Array], result: st.DataType) -> Callab
 def inferred_schema(messages: DataFrame, *, body: str = "body") -> StructType:
     """Return the schema that fits the JSON objects among the bodies; reads them all once.
 
-    Of names that differ only in case, which no table can have both, the first one stays.
+    Of names that differ only in case, which no table can have both, the first one stays.  What is
+    nested deeper than 50 levels, more than Arrow hands over, is text, which no object is.
     """
     documents = _arrow_udf(_documents, st.StringType())(sf.col(body).cast("binary"))
     texts = messages.select(documents.alias("value")).where("value IS NOT NULL")
     session = messages.sparkSession
-    setting = "spark.sql.caseSensitive"
+    setting = "spark.sql.caseSensitive"  # without it, which name stays is a matter of chance
     before = session.conf.get(setting)
     session.conf.set(setting, "true")
     try:
-        found = session.read.option("mode", "DROPMALFORMED").json(texts).schema
+        reader = session.read.option("mode", "DROPMALFORMED")
+        # A member of this name would have to be a text: Spark makes no column of an empty one.
+        found = reader.option("columnNameOfCorruptRecord", "").json(texts).schema
     finally:
         session.conf.set(setting, str(before))
     return cast(StructType, _distinct(found))
@@ -145,15 +151,24 @@ def _document(body: bytes | None) -> str | None:
     return columns.json_text(value) if isinstance(value, dict) else None
 
 
-def _distinct(kind: st.DataType) -> st.DataType:
-    if isinstance(kind, st.ArrayType):
-        return st.ArrayType(_distinct(kind.elementType))
-    if not isinstance(kind, StructType):
+def _distinct(kind: st.DataType, levels: int = 50) -> st.DataType:
+    if not isinstance(kind, st.ArrayType | StructType):
         return kind
+    if not levels:
+        return st.StringType()
+    if isinstance(kind, st.ArrayType):
+        return st.ArrayType(_distinct(kind.elementType, levels - 1))
     fields: dict[str, st.StructField] = {}
     for field in kind.fields:
-        fields.setdefault(field.name.lower(), st.StructField(field.name, _distinct(field.dataType)))
+        inner = _distinct(field.dataType, levels - 1)
+        fields.setdefault(_folded(field.name), st.StructField(field.name, inner))
     return StructType(list(fields.values()))
+
+
+def _folded(name: str) -> str:
+    """Return what Spark compares of a name: Java's equalsIgnoreCase, a character at a time."""
+    upper = (char.upper() if len(char.upper()) == 1 else char for char in name)
+    return "".join(char.lower()[0] for char in upper)
 
 
 def variant_column(
