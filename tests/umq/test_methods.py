@@ -396,6 +396,19 @@ class Stock(SynchronousTestCase):
                     self.assertEqual(self.failureResultOf(answer, CallFailed).value.code, code)
         self.assertEqual(self.flushLoggedErrors(), [])
 
+    def test_a_wrong_callback_id_is_as_one_that_nobody_has(self):
+        """A method had a traceback for each; of a long one, a thousand lines."""
+
+        def work(request, id):
+            return request.session.callback(id, "x")
+
+        both = self.pair()
+        both.server_factory.methods.register(work, with_request=True)
+        for id in ("5", "null", '"a b"', f'"{"Z" * 3000}"', '"ZZ"'):
+            failure = self.failureResultOf(self.called(both, f'["work",{id}]'), CallFailed)
+            self.assertEqual(failure.value.code, 2)
+        self.assertEqual(self.flushLoggedErrors(), [])
+
     def test_what_an_authoriser_is_asked_about_a_call(self):
         """The method, or the name that its first argument is; none if that is missing or odd."""
         both = self.pair(authoriser=(asked := Asked()))

@@ -323,9 +323,11 @@ test("a call that waits for a session has its deadline too", async () => {
 
 test("the peer calls methods, callbacks and the hook (UM-09, UM-11, UM-17)", async () => {
   const topics = [];
-  const { client, socket } = await connected({
+  const { client, socket, world } = await connected({
+    limits: { topics: 1 },
     methods: {
       add: (a, b) => a + b,
+      work: withRequest(({ session }, id) => session.callback(id, "x")),
       later: async () => new Reply('"r"', [Uint8Array.of(5)]),
       sold: () => {
         throw new RemoteError("Sold", "out");
@@ -355,7 +357,14 @@ test("the peer calls methods, callbacks and the hook (UM-09, UM-11, UM-17)", asy
   assert.deepEqual(await answered(`B7:${id}:work`), [`R7:${id}: work`]);
   client.unregisterCallback(id);
   assert.deepEqual(await answered(`B8:${id}:work`), ["E8:2 callback not found"]);
+  // A wrong topic id is the peer's fault, and no error of the method.
+  for (const id of ["1", '"x"', '""']) assert.match((await answered(`C9:["ticks",${id}]`))[0], /^E9:3 .* no topic id$/);
+  for (const id of ["1", '"x y"', "null"])
+    assert.match((await answered(`C9:["work",${id}]`))[0], /^E9:2 .* no callback id$/);
   assert.deepEqual(await answered('C9:["ticks","A"]'), ["R9:true"]);
+  assert.deepEqual(await answered('C9:["ticks","A"]'), ["E9:3 the topic id A is in use"]);
+  assert.deepEqual(await answered('C9:["ticks","B"]'), ["E9:8 1 topics are open already"]);
+  assert.deepEqual(world.reported, []);
   topics[0].publish("tick", [Uint8Array.of(1)]);
   socket.bufferedAmount = 1 << 30;
   assert.throws(() => topics[0].publish("unread"), LimitExceeded);

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.connection import WorkLost
-from ...core.errors import ConnectionClosed, Fault, shown, unquoted
+from ...core.errors import ConnectionClosed, Fault, Refused, shown, unquoted
 from ...core.limits import Limit
 from ...core.message import Message
 from ...core.session_memory import SESSION_LIMIT
@@ -45,7 +45,7 @@ from ..terms import (
     TopicUnsubscribed,
     TopicUpdated,
 )
-from ..wire import Code, UmqFault, number
+from ..wire import Code, UmqFault, is_id, number
 from .calls import UNSENT, Calls, Reply, Request, SessionRefused, Streams, Update
 from .topics import Subscription, Topic, Topics
 
@@ -549,7 +549,13 @@ class UmqSession(Session, link=UmqLink):
         timeout: float | None = None,
         streamed: bool = False,
     ) -> Deferred[Reply]:
-        """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
+        """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``.
+
+        What is no id fails with Refused, as the peer has given it: a method need not catch it.
+        """
+        if not isinstance(callback, str) or not is_id(callback):
+            text = f"{str(callback)[:40]!r} is no callback id"
+            return fail(Refused(text, Code.CALLBACK_NOT_FOUND.value))
         try:
             return self.link.calls.call(argument, attachments, timeout, streamed, number(callback))
         except UNSENT as error:

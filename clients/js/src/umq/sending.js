@@ -1,11 +1,11 @@
 /** What a client says: every verb becomes messages, within the limits of UMQ. */
 
-import { ConnectionClosed, LimitExceeded } from "../errors.js";
+import { ConnectionClosed, LimitExceeded, Refused } from "../errors.js";
 import { limitsOf } from "../limits.js";
 import { TimedMachine } from "../machine.js";
 import { Outgoing, Slot } from "./attachments.js";
 import { CLIENT, CLOSING_SECONDS, CLOSING_TOPICS, FILL_SECONDS, LIMITS } from "./terms.js";
-import { VERSION, base36, charactersOf, encode, isId, valueOf } from "./wire.js";
+import { Code, VERSION, base36, charactersOf, encode, isId, valueOf } from "./wire.js";
 
 /** @typedef {import("./events.js").UmqEvent} UmqEvent */
 /** @typedef {import("./terms.js").UmqLimits} UmqLimits */
@@ -206,7 +206,8 @@ export class Sending extends TimedMachine {
   }
 
   /**
-   * Call what the peer registered as `callback` (UM-11); otherwise like `call`.
+   * Call what the peer registered as `callback` (UM-11); otherwise like `call`. Throws Refused for what
+   * is no id: the peer has given it.
    *
    * @param {string} callback
    * @param {string} argument
@@ -216,7 +217,8 @@ export class Sending extends TimedMachine {
    * @param {boolean} streamed
    */
   callback(callback, argument, attachments = [], waiter = null, deadline = Infinity, streamed = false) {
-    if (!isId(callback)) throw new TypeError(`${callback} is no callback id`);
+    if (typeof callback !== "string" || !isId(callback))
+      throw new Refused(`'${String(callback).slice(0, 40)}' is no callback id`, Code.CALLBACK_NOT_FOUND);
     return this._ownCall("B", `${valueOf(callback)}:${argument}`, attachments, waiter, deadline, streamed);
   }
 
@@ -314,17 +316,19 @@ export class Sending extends TimedMachine {
   }
 
   /**
-   * The peer subscribed and chose `id`: publish to the topic that this returns (UM-12).
+   * The peer subscribed and chose `id`: publish to the topic that this returns (UM-12). Throws
+   * Refused, which is for the peer.
    *
    * @param {string} id
    */
   openTopic(id) {
     this._opened();
+    if (typeof id !== "string" || !id || !isId(id))
+      throw new Refused(`'${String(id).slice(0, 40)}' is no topic id`, Code.FORMAT);
     const topic = valueOf(id);
-    if (!id || !isId(id)) throw new TypeError(`${id.slice(0, 40)} is no topic id`);
-    if (this._published.has(topic)) throw new TypeError(`the topic id ${id} is in use`);
+    if (this._published.has(topic)) throw new Refused(`the topic id ${id} is in use`, Code.FORMAT);
     if (this._published.size >= this.limits.topics)
-      throw new LimitExceeded(`${this._published.size} topics are open already`);
+      throw new Refused(`${this._published.size} topics are open already`, Code.UNAVAILABLE);
     this._published.set(topic, id);
     return topic;
   }

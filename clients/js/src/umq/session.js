@@ -406,8 +406,9 @@ export class UmqSession extends LinkedSession {
   }
 
   /**
-   * The peer has chosen `id`: publish to the topic that this returns (UM-12). TypeError for what is
-   * no id or in use.
+   * The peer has chosen `id`: publish to the topic that this returns (UM-12). Throws Refused, which a
+   * method need not catch: the peer is told that it has given what is no id or is in use, or has more
+   * than `topics`.
    *
    * @param {string} id
    */
