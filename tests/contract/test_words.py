@@ -6,6 +6,7 @@ Names of an application's class: it sees few of ours, and replaces none of them 
 from __future__ import annotations
 
 import types
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,15 @@ def test_a_hook_that_is_misspelt_is_named(protocol: str) -> None:
     type("Own", (kind,), {"messageReceived": print, "message_received": lambda self: None})
     for name in ("messagesReceived", "receivedMessage", "_messageReceived", "connectionList"):
         type("Own", (kind,), {name: lambda self: None})
+
+
+@pytest.mark.parametrize("kind", [*SERVERS.values(), *list(CLIENTS.values())[:4]])
+def test_sessions_are_told_apart_by_identity(kind: Any) -> None:
+    """Those of a dataclass had no hash: the server logged a TypeError for each connection."""
+    made = dataclass(type("Theirs", (kind,), {}))
+    assert len({made(), made()}) == 2
+    with pytest.raises(TypeError, match=r"^Theirs\.__eq__: sessions are told apart by identity$"):
+        type("Theirs", (kind,), {"__eq__": lambda self, other: True})
 
 
 def served(hooks: dict[str, Any]) -> tuple[World, Peer]:

@@ -53,6 +53,8 @@ def only_hooks(kind: type, base: type) -> None:
     """Raise TypeError if ``kind``, an application's subclass of ``base``, has a name of ``base``
     that is no hook: it would replace something of ours, perhaps unseen.  Likewise for a method
     that is a hook but for its spelling: it would never be called.
+
+    Sessions are told apart by identity: give ``kind`` an ``__eq__`` that a dataclass leaves alone.
     """
     ours = [one for one in base.__mro__ if one not in Protocol.__mro__]
     hooks = {name for one in ours for name, value in vars(one).items() if hasattr(value, "hook")}
@@ -70,6 +72,10 @@ def only_hooks(kind: type, base: type) -> None:
                     f"{theirs.__qualname__}.{name} would never be called: the hook of"
                     f" {base.__name__} is {meant}"
                 )
+    if vars(kind).get("__eq__", object.__eq__) is not object.__eq__:
+        raise TypeError(f"{kind.__qualname__}.__eq__: sessions are told apart by identity")
+    identity: Any = kind
+    identity.__eq__, identity.__hash__ = object.__eq__, object.__hash__
 
 
 def misspelt(name: str, hooks: Iterable[str]) -> str | None:
