@@ -400,7 +400,7 @@ def test_a_consumer_forgotten_while_all_are_listed_is_left_out() -> None:
     assert reader.consumers() == {"a": 1}
 
 
-def test_consumers_come_and_go() -> None:
+def test_consumers_come_and_go(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     a_queue(disk, [5])
     reader = a_reader(disk)
@@ -412,6 +412,10 @@ def test_consumers_come_and_go() -> None:
     assert reader.consumers() == {"b": 2}
     with pytest.raises(QueueError, match="no consumer 'a'"):
         reader.forget("a")
+    (other := tmp_path / "other.json").touch()
+    with pytest.raises(QueueError, match="a consumer's name is 1 to 64 of"):
+        reader.forget(str(other.with_suffix("")))
+    assert other.exists()
 
 
 @pytest.mark.parametrize("offset", [-1, 6, 2**63])

@@ -83,8 +83,11 @@ def confirm(disk: Disk, directory: str) -> None:
 
 
 def remove(disk: Disk, directory: str, consumer: str) -> None:
+    path = _path(directory, consumer)
+    with contextlib.suppress(OSError):  # first: a kill in between leaves what can be forgotten
+        status_path(directory, consumer).unlink()
     try:
-        disk.remove(_path(directory, consumer))
+        disk.remove(path)
     except FileNotFoundError:
         raise QueueError(f"no consumer {consumer!r} in {directory}") from None
     disk.sync_directory(os.path.join(directory, DIRECTORY))

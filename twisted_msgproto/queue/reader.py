@@ -8,7 +8,6 @@ may be put back, until a start of the writer has noted that it is lost.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -430,8 +429,6 @@ class QueueReader:
         A consumer that still lives makes itself known again with its next commit.  Raises
         QueueError if there is none of this name.
         """
-        with contextlib.suppress(OSError):  # first: a kill in between leaves what can be forgotten
-            consumers.status_path(self.directory, consumer).unlink()
         consumers.remove(self._disk, self.directory, consumer)
 
     def consumers(self) -> dict[str, int]:
