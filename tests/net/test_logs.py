@@ -115,10 +115,13 @@ def test_processes_log_like_this_from_their_first_line_to_their_last(
     assert launch.run("send", "lumberjack", address, "--count=3").returncode == 0
     (file if how == "logfile" else server).line("session ended")
     if how == "logfile":
-        (here / "x.log").rename(here / "x.log.0")  # as logrotate does
-        server.signal(signal.SIGUSR1)
-        assert launch.run("send", "lumberjack", address, "--count=3").returncode == 0
-        file.line("session ended", nth=2)
+        for nth, name in ((2, "x.log.nocreate"), (3, "x.log.create")):  # as logrotate does
+            (here / "x.log").rename(here / name)
+            if nth == 3:
+                (here / "x.log").touch()
+            server.signal(signal.SIGUSR1)
+            assert launch.run("send", "lumberjack", address, "--count=3").returncode == 0
+            file.line("session ended", nth=nth)
         server.signal(signal.SIGUSR1)
     server.end()
     text = (
@@ -134,6 +137,7 @@ def test_processes_log_like_this_from_their_first_line_to_their_last(
     assert ended["why"] == "the peer closed the connection"
     if how == "logfile":
         assert "session ended" in (here / "x.log.1").read_text(), "SIGUSR1 rotates it"
+        assert not (here / "x.log.2").exists(), "nor does it rotate what logrotate has"
 
 
 # ── lines of the log about what peers do ────────────────────────────────────────────────────────

@@ -380,7 +380,11 @@ def twistd_file(options: Mapping[str, Any]) -> Any:
         call: Any = reactor
 
         def turn() -> None:
-            (file.rotate if os.path.exists(file.path) else file.reopen)()
+            there = os.path.exists(file.path)
+            if there and os.path.getsize(file.path):
+                file.rotate()
+            elif os.access(file.path if there else file.directory, os.W_OK):
+                file.reopen()  # logrotate may have made an empty one in its place
 
         signal.signal(signal.SIGUSR1, lambda *_: call.callFromThread(turn))
     return file
