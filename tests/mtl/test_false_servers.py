@@ -334,6 +334,13 @@ class Closing(FalseCase):
         self.failureResultOf(leased, CancelledError)
         self.pump()
         self.assertEqual((client.flows, client.link.machine.snapshot()["leases"]), ({}, 0))
+        self.server.obey = lambda kind, sequence: []  # type: ignore[method-assign]
+        leased = client.writer(["a"])
+        self.pump()
+        (flow,) = client.flows.values()
+        flow.link.wire.socket.unread = 1
+        self.got(client.close())  # nothing of a flow that is not open is waited for
+        self.failureResultOf(leased, ConnectionClosed)
 
     def test_an_end_waits_for_what_a_flow_without_confirm_has_to_send_but_not_for_ever(
         self,

@@ -211,6 +211,7 @@ def test_a_router_that_never_comes_to_its_end_has_read_from_everybody_at_some_ti
     """NB-02: one who sends for ever cannot hide another one; connections that ended count."""
     endless, busy, gone = (world.join() for _ in range(3))
     world.unfinished.named(b"busy", busy)
+    world.read(b"busy", b"busy", b"busy")
     world.came(endless, 2 * LARGEST)
     world.look()
     world.unfinished.happened([disconnected(gone)])
