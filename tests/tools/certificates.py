@@ -108,10 +108,10 @@ class Authority:
         )
         return self._write(name, certificate, key)
 
-    def expired(self, name: str = "expired") -> Pair:
+    def expired(self, name: str = "expired", *hosts: str) -> Pair:
         self._days = (-9, -1)
         try:
-            return self.server(name)
+            return self.server(name, *hosts)
         finally:
             self._days = (-1, 1)
 

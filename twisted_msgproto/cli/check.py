@@ -143,7 +143,7 @@ def certificate_troubles(endpoints: list[str]) -> Iterator[str]:
             check_directory(description)
         except ConfigurationError as error:
             yield f"{description}: every hand-shake is refused: {error}"
-        for begin, end in validity(description):
+        for begin, end in sorted(validity(description)):
             if not begin <= datetime.now(UTC) <= end:
                 when = f"from {begin} to {end}"
                 yield f"{description}: clients refuse a certificate that is valid {when}"

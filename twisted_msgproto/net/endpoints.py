@@ -266,7 +266,7 @@ def check_directory(description: str) -> None:
         )
 
 
-def validity(description: str) -> list[tuple[datetime, datetime]]:
+def validity(description: str) -> set[tuple[datetime, datetime]]:
     """Return from when until when the certificates of an endpoint are valid."""
     file, directory = certificate_file(description), tls_directory(description)
     found: list[Any] = []
@@ -275,7 +275,7 @@ def validity(description: str) -> list[tuple[datetime, datetime]]:
     elif file is not None:
         found = [certificates_in(Path(file).read_bytes())[0].original]
     certificates = [one.to_cryptography() for one in found]
-    return [(one.not_valid_before_utc, one.not_valid_after_utc) for one in certificates]
+    return {(one.not_valid_before_utc, one.not_valid_after_utc) for one in certificates}
 
 
 # ── endpoints that are tried ────────────────────────────────────────────────────────────────────
