@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.contract.cases import Mtl
@@ -425,6 +426,21 @@ def test_a_command_at_which_a_profile_fails_is_refused__RD_40(
         assert broker.command(peer, Summon(2, "resource")) == [Response(2, 200)]
     profile.armed = True
     assert broker.command(peer, kind(3, "resource")) == [Response(3, code)]
+
+
+@pytest.mark.parametrize("answer", [Deferred, lambda: 0, lambda: "no"], ids=["later", "0", "no"])
+@pytest.mark.parametrize("method", ["knows", "has_room", "summon", "accept", "congested"])
+def test_what_a_profile_answers_of_a_wrong_type_never_means_yes(method: str, answer: Any) -> None:
+    """Where it has not been awaited, its content was confirmed, and a name that it may not know
+    could be leased.
+    """
+    wrong = {method: lambda self, *arguments: answer(), "bounded": True, "stored": False}
+    broker = Broker([type("Wrong", (Profile,), {"name": "test", **wrong})()])
+    peer = broker.flow("Reader" if method == "summon" else "Writer", [], profile="test")
+    kind, refusal = (Summon, [Response(2, 400)]) if method == "summon" else (Content, [Reject(2)])
+    assert broker.command(peer, kind(2, "resource")) == ([] if method == "congested" else refusal)
+    [error] = broker.server.profile_errors
+    assert str(error).startswith("a profile answers True or False at once, not with a ")
 
 
 def test_a_profile_that_ends_a_flow_and_raises_ends_it_once__RD_40() -> None:

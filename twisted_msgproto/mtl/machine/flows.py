@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from inspect import iscoroutine
 from math import inf
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -63,7 +64,8 @@ class Profile:
 
     What a method raises is logged and counted, and concerns the flow that it was called for alone:
     contents that it was asked about are rejected, a Confirm is withheld until :meth:`congested` can
-    say, a reader's flow ends (``MT-13``, ``MT-20``).
+    say, a reader's flow ends (``MT-13``, ``MT-20``).  Nothing is awaited: what decides with a
+    Deferred, or anything else that is no bool, counts as having raised.
 
     Attributes:
         name: in lower case, as clients select it in any case.
@@ -169,6 +171,15 @@ class Profile:
         return dict(self.counters)
 
 
+def decided(answer: Any) -> Any:
+    """Return what a profile has decided; TypeError for what is true, but no answer."""
+    if answer is None or isinstance(answer, bool):
+        return answer
+    if iscoroutine(answer):
+        answer.close()  # nobody will await it
+    raise TypeError(f"a profile answers True or False at once, not with a {type(answer).__name__}")
+
+
 def by_name(profiles: Iterable[Profile]) -> dict[str, Profile]:
     """The profiles by their names; ValueError for a name that is none or stands twice."""
     found: dict[str, Profile] = {}
@@ -214,7 +225,7 @@ class LeaseGrant:
         """This resource is among those of the lease and the profile has it."""
         if self.resources:
             return resource in self.resources
-        return self.profile.knows(self.session.virtual_host, resource)
+        return bool(decided(self.profile.knows(self.session.virtual_host, resource)))
 
     @property
     def only_resource(self) -> str | None:

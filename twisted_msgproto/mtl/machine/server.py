@@ -38,6 +38,7 @@ from .flows import (
     Slice,
     Stored,
     WritingFlow,
+    decided,
     names_weight,
 )
 from .sessions import Arrival, Channel, Outputs, Sessions
@@ -529,7 +530,7 @@ class Server(Sessions):
                 or not (flow.grant.resources or self._may(flow.session, True, resource))
                 or len(flow.summoned) >= LEASE_RESOURCES
                 or not self._may_keep(flow.session, nbytes, "resource")
-                or not profile.summon(flow, resource)
+                or not decided(profile.summon(flow, resource))
             )
         except BaseException as error:
             self._respond(flow.peer, flow, command.sequence, 400)

@@ -62,6 +62,7 @@ from .flows import (
     SessionOpened,
     WritingFlow,
     by_name,
+    decided,
     is_automatic,
     names_weight,
 )
@@ -195,7 +196,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
     def _ask(self, otherwise: T, method: Callable[..., T], *arguments: Any) -> T:
         try:
-            return method(*arguments)
+            answer = method(*arguments)
+            return decided(answer) if isinstance(otherwise, bool) else answer
         except BaseException as error:
             self._profile_failed(error)
             return otherwise
@@ -358,7 +360,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         if request.confirm not in profile.confirmations:
             raise Invalid(501, f"the profile does not support confirm {request.confirm}")
         for resource in request.resources:
-            if not profile.knows(session.virtual_host, resource):
+            if not decided(profile.knows(session.virtual_host, resource)):
                 raise Invalid(404, "there is no such resource")
         for resource in request.resources:
             if not self._may(session, reads, resource):
