@@ -462,7 +462,7 @@ class Ports:
         ports, self._ports = self._ports, []
         for stopping in [maybeDeferred(port.stopListening) for port in ports]:
             await stopping
-        for factory in dict.fromkeys(one for _, one, _ in self._wanted):
+        for _, factory, _ in self._wanted:  # several may be one, which a dataclass cannot hash
             await factory.drain()
 
     def abort(self) -> None:
