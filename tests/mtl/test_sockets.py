@@ -44,6 +44,7 @@ from twisted_msgproto.mtl import (
 )
 from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.mtl.zeromq import bounded
+from twisted_msgproto.net.turns import TurnWatch
 
 
 class Verbs(MtlCase):
@@ -478,14 +479,17 @@ class BackPressure(MtlCase):
 
     @run
     async def test_a_turn_reads_no_more_than_some_bytes(self) -> None:
-        """MT-24, MT-29: large contents come in small batches."""
-        sink = HeldSink()
+        """MT-24, MT-29: large contents come in small batches; and what it costs is measured."""
+        sink, turns = HeldSink(), set[str]()
+        watch = TurnWatch(-1.0, lambda peer, *spent: turns.add(peer))
+        self.patch(MtlServerFactory, "turnWatch", watch)
         factory = self.server(sink, limits={"peer-bytes": 160 << 20})
         client = await self.ready(factory, "ingest")
         writer = await client.writer(["a"])
         await writer.sendMany("a", [bytes(1 << 20)] * 30)
         self.assertEqual(len(sink.bodies), 30)
         self.assertLessEqual(max(len(batch) for batch in sink.batches), 4)
+        self.assertIn("all clients", turns)
 
     @run
     async def test_what_is_costly_to_parse_is_read_in_smaller_turns(self) -> None:

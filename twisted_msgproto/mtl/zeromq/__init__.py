@@ -474,3 +474,7 @@ class Bounds:
     unread_seconds: float = inf
     handshake_seconds: float = 10.0
     received_messages: int | None = None
+
+
+IN_PROCESS: Final = Bounds(sys.maxsize, 0)
+"""No bounds: libzmq's own thread, which is at the other end, would wait for us at one."""

@@ -25,6 +25,7 @@ from twisted.internet.threads import deferToThreadPool
 from ...net.peers import CROWDED
 from . import (
     EVENT,
+    IN_PROCESS,
     ZAP_DOMAIN,
     Bounds,
     Connections,
@@ -426,7 +427,7 @@ class Sockets:
             address = f"inproc://dealer-{next(self._numbers)}"
             try:
                 socket.monitor(address, sum(TROUBLES))
-                monitor = self._monitor(self._factory, connection.happened, Bounds(1 << 16, 0))
+                monitor = self._monitor(self._factory, connection.happened, IN_PROCESS)
             except zmq.ZMQError:
                 connection.shutdown()
                 raise
@@ -478,7 +479,7 @@ class Sockets:
                     admission.refused(*who_is_refused(parts))
 
         self.connections.heard = admission.strangers.heard
-        zap = self._admission(self._factory, asked, Bounds(1 << 16))
+        zap = self._admission(self._factory, asked, IN_PROCESS)
         zap.bind(ZAP_ADDRESS)
 
         def prepare(router: Any) -> None:
@@ -491,8 +492,7 @@ class Sockets:
                 socket.curve_server = True
             address = f"inproc://door-{socket.fd}"
             socket.monitor(address, EVENTS)
-            # Without a bound of messages: libzmq's own thread would wait for us at it.
-            monitor = self._monitor(self._factory, partial(happened, router), Bounds(1 << 16, 0))
+            monitor = self._monitor(self._factory, partial(happened, router), IN_PROCESS)
             monitor.connect(address)
             router.monitor = monitor
             monitors.append(monitor)
