@@ -56,7 +56,10 @@ def run(arguments: SimpleNamespace) -> int:
         for line in unproven(configuration):
             print(f"access: {line}")
     if configuration.status:
-        print(f"status: {configuration.status['endpoint']}")
+        endpoint = configuration.status["endpoint"]
+        print(f"status: {endpoint}")
+        for line in certificate_troubles([endpoint]):
+            print(f"status: {line}")
     queue = configuration.queue.get("directory", "none: acknowledged means accepted, not on disk")
     print(f"queue: {queue}")
     return 0
