@@ -157,11 +157,12 @@ class HandShake(Pairs):
             self.failureResultOf(both.server.answer, SessionRefused)
             self.assertEqual(both.client.answered, 0)
             self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), logged)
-        no = type("No", (UmqClient,), {"welcomed": lambda client, welcome: False})
-        both = self.pair(Calling, client=no)
-        self.failureResultOf(self.established(both), Refused)
-        self.failureResultOf(both.server.answer, SessionRefused)
-        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+        for no in (False, succeed(False)):
+            said = {"welcomed": lambda client, welcome, no=no: no}
+            both = self.pair(Calling, client=type("No", (UmqClient,), said))
+            self.failureResultOf(self.established(both), Refused)
+            self.failureResultOf(both.server.answer, SessionRefused)
+            self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
         both = self.pair(Calling, client=Wary)
         both.server.answer.addErrback(lambda failure: None)
         both.cut()

@@ -25,7 +25,6 @@ from ...net.authentication import Authentication, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.clients.command_types import ClientEndpoint
-from ...net.deferreds import awaited
 from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
 from ...net.lifetimes import (
     ClientTLS,
@@ -246,8 +245,7 @@ class UmqClientLink(ClientLink, UmqLink):
         self._settle()
 
     def _onWelcome(self, welcome: WelcomeReceived) -> None:
-        client = self.protocol
-        deciding = maybeDeferred(lambda: awaited(client.welcomed(welcome), client, "welcomed"))
+        deciding = maybeDeferred(self.protocol.welcomed, welcome)
         if not deciding.called:
             self.pauseReading("authorising")
         deciding.addCallback(self._accepted).addErrback(self._notAccepted)
@@ -255,6 +253,8 @@ class UmqClientLink(ClientLink, UmqLink):
     def _accepted(self, result: object) -> None:
         if self.machine.closed:
             return
+        if result is not None:
+            raise TypeError(f"welcomed accepts with None, and else raises; not {result!r}")
         self.resumeReading("authorising")
         self.establish()
         self._follow(self.machine.accept(self._now()))
