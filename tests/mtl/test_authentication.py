@@ -232,6 +232,8 @@ class Authentication(MtlCase):
         self.assertIsInstance(choose(["PLAIN", "SCRAM-SHA-256"]), sasl.ScramClient)
         self.assertIsNone(choose(["PLAIN", "ANONYMOUS"]))
         self.assertIsInstance(credentials("me", "x", reveal=True)(["PLAIN"]), sasl.PlainClient)
+        wrong: Any = "no"
+        self.assertRaises(TypeError, credentials, "me", "x", reveal=wrong)
         self.assertIsNone(credentials()(["PLAIN"]))
         for cycle in (sasl.PlainClient("a", "b"), sasl.AnonymousClient()):
             cycle.respond(None)

@@ -31,6 +31,7 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from zope.interface import implementer
 
 from ...core.errors import ConfigurationError
+from ..factory import expect
 from . import Authentication, LoggedIn, Passcode, PasswordFile
 from .login import expected_portal
 from .throttle import NAME_BYTES_MAX
@@ -423,6 +424,7 @@ def credentials(
     for more rounds of SCRAM than ``scram_iterations`` is not answered, and the login fails: the
     rounds are computed in the reactor.
     """
+    expect("reveal", reveal, "True or False", isinstance(reveal, bool))
 
     def choose(mechanisms: Sequence[str]) -> SaslClient | None:
         if user is None:
