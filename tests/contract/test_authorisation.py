@@ -144,6 +144,7 @@ class WhoMayWhat:
         assert len(refusals(world)) == 1
         assert action in refusals(world)[0]
         assert repr(name) in refusals(world)[0] or not name
+        assert world.factory.authoriser.asked[0].address in refusals(world)[0]
         assert world.tracebacks == []
 
     @only("lumberjack")
