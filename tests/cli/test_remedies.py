@@ -108,6 +108,11 @@ FILES: dict[str, tuple[str, str, Mended]] = {
         "--no-broker excludes --broker-queue and --broker-namespace",
         instead("no-broker = true", ""),
     ),
+    "a queue of dead letters": (
+        f"[micromsg2]\n{LOCAL}\nbroker-queue = 'x.dead'",
+        "'x.dead' is for dead letters, and made by itself: name '(x)'",
+        instead("x.dead", "{1}"),
+    ),
     "queues, and a port that is shared": (
         f"[micromsg2]\n{LOCAL}\nreuse-port = true",
         r"in one process \((no-broker = true) leaves them out",

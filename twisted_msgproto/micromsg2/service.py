@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from twisted.application.service import IService
 from twisted.python import usage
 
+from ..core.broker import DEAD
 from ..core.limits import Limit
 from ..net.broker.broker_options import BrokerOptions
 from ..net.gateway import Gateway, ListeningService, standalone
@@ -58,6 +59,11 @@ class Options(BrokerOptions, ServerOptions):
             raise usage.UsageError(f"--broker-queue {name!r}: {error}") from None
         if not name or name.startswith(TOPIC_PREFIX):
             raise usage.UsageError(f"--broker-queue takes a queue's name, not {name!r}")
+        if name.endswith(DEAD):
+            raise usage.UsageError(
+                f"--broker-queue: {name!r} is for dead letters, and made by itself: name"
+                f" {name.removesuffix(DEAD)!r}"
+            )
         self["broker-queues"].append(name)
 
 
