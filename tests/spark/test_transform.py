@@ -273,8 +273,10 @@ def test_a_wrong_queue_is_told_before_java_starts_where_the_table_is_there(
 
 def test_the_table_has_the_functions_columns_and_a_day() -> None:
     assert landed_schema("m:f", data_source("msgproto").schema()).names == [*SCHEMA.names, "day"]
-    own = st.StructType().add("day", "date").add("n", "integer")
+    own = st.StructType().add("day", "date").add("n", "integer", nullable=False)
     assert landed_schema("m:f", own).names == ["n", "day"]
+    # A table that is there already gets it, too: sf.lit(1) was refused, and to leave it out again.
+    assert landed_schema("m:f", own).field("n").nullable
 
 
 @pytest.mark.parametrize(

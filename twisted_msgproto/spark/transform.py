@@ -248,7 +248,11 @@ def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
     for field in schema.fields:
         refuse_name(name, field.name)
         refuse_type(name, field.name, field.dataType)
-    landed = arrow_schema(schema)
+    # Rows from before the function made a column are null there, and those after it did.
+    landed = pa.schema(
+        column if column.name in SCHEMA.names else column.with_nullable(True)
+        for column in arrow_schema(schema)
+    )
     if DAY.name in schema.names:
         if landed.field(DAY.name).type != DAY.type:
             raise ConfigurationError(
