@@ -396,6 +396,12 @@ class Edges(LinkCase):
         self.assertTrue(transport.aborted)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
+    def test_an_error_in_a_machine_that_ends_keeps_no_place_of_the_server(self) -> None:
+        server, _ = self.link()
+        server.machine.lost = lambda now: 1 / 0
+        self.assertRaises(ZeroDivisionError, server.connectionLost)
+        self.assertEqual(len(server.factory.liveConnections), 0)
+
     def test_the_pace_follows_the_time_that_a_read_needs_and_not_the_hour__NB_07(self) -> None:
         server, transport = self.link()
         self.clock.advance(1e6)

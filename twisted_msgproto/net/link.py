@@ -607,7 +607,16 @@ class Link:
         self.loss = reason
         self.closeReason = self.whyLost(reason)
         self._ended = self._inputIgnored = self._gone = True
-        events = self.machine.lost(self._now())
+        try:
+            events = self.machine.lost(self._now())
+        finally:
+            self._giveBack(reason)
+        for event in events:
+            if isinstance(event, WorkLost):
+                self.workLost(event.work, reason)
+        self.sessionEnding(reason)
+
+    def _giveBack(self, reason: Failure) -> None:
         self._timerAt = -inf  # nothing is nearer: it is never set again
         self.wire.stop()
         for call in (self._resumption, self._handshake, self._timer):
@@ -619,10 +628,6 @@ class Link:
         factory.shared.paused.pop(self, None)
         factory.counters.leave(self)
         factory.connectionClosed(self.protocol, reason)
-        for event in events:
-            if isinstance(event, WorkLost):
-                self.workLost(event.work, reason)
-        self.sessionEnding(reason)
 
     def snapshot(self) -> dict[str, object]:
         """Return where the connection stands, as plain values without secrets."""
