@@ -17,6 +17,7 @@ from tests.tools.queues import batch, put
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue.consumers import write_status
 from twisted_msgproto.queue.flight_server import QueueFlightServer
 from twisted_msgproto.spark.report import status_path
 
@@ -268,10 +269,13 @@ def test_consumers_are_listed_with_when_they_moved(
     reader.commit("dead", 5)
     for name in ("done", "dead"):
         os.utime(directory / "consumers" / name, (1_700_000_100, 1_700_000_100))
+    status = {"state": "ended", "rests_until": now.time() + 86_393, "updated_at": now.time() - 60}
+    write_status(status_path(directory, "done"), status)  # which an address does not tell
+    rests = "; rests, its next run is due within 24 h" if place == str(directory) else ""
     dead, done = consumers(place).splitlines()
-    assert done == "consumer done has committed 9, 0 behind, last moved 2023-11-14 22:15:00+00:00"
-    moved = "last moved 2023-11-14 22:15:00+00:00; stands still for 10.0 h"
-    assert dead == f"consumer dead has committed 5, 4 behind, {moved}"
+    moved = "last moved 2023-11-14 22:15:00+00:00"
+    assert done == f"consumer done has committed 9, 0 behind, {moved}{rests}"
+    assert dead == f"consumer dead has committed 5, 4 behind, {moved}; stands still for 10 h"
     facts = json.loads(consumers(place, "--json"))
     assert facts["queue_id"] == reader.queue_id
     assert [(one["name"], one["offset"], one["behind_messages"]) for one in facts["consumers"]] == [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from twisted_msgproto.core.errors import QueueError, QueueMismatch
+from twisted_msgproto.core.errors import QueueError, QueueMismatch, age
 
 from .options import ELSEWHERE, as_json, command, flag, opened, option, queue_options, reading
 
@@ -101,9 +101,9 @@ def line_of(one: Mapping[str, Any]) -> str:
     line = f"consumer {one['name']} has committed {one['offset']}, {one['behind_messages']} behind"
     line += f", last moved {moved}"
     if one["rests_seconds"]:
-        line += f"; rests, its next run is due within {one['rests_seconds']:.0f} s"
+        line += f"; rests, its next run is due within {age(one['rests_seconds'])}"
     if one["still_seconds"] >= STANDS_STILL_SECONDS:
-        line += f"; stands still for {one['still_seconds'] / 3600:.1f} h"
+        line += f"; stands still for {age(one['still_seconds'])}"
     return line
 
 
