@@ -173,7 +173,7 @@ def open_standard_descriptors() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", errors="backslashreplace")
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
 
 
 def chosen(words: Sequence[str]) -> int:
