@@ -174,7 +174,7 @@ CALLED = (
         lambda one: one.callback("1", "x"),
         True,
         lambda one: one.callback("1", "x" * (2 << 20)),
-        lambda one: one.callback("-", "x"),
+        lambda one: one.callback("1", SURROGATE),
     ),
 )
 
