@@ -717,8 +717,11 @@ def test_a_proposal_of_a_raw_table_fits_its_rows_and_is_tried_out(
     assert {row["_error"] for row in rows_of(tmp_path / "typed")} == {None, "the body is not JSON"}
     refused = launch.run("table", "columns", "typed")
     assert "name a table with the queue's columns" in refused.stderr
-    for words in (["--try", "5"], ["--config", "bridge.toml", "--try", "0"]):
-        assert "--try is a whole number" in launch.run("table", "columns", "raw", *words).stderr
+    for words, says in (
+        (["--try", "5"], "--try goes with --config FILE"),
+        (["--config", "bridge.toml", "--try", "0"], "a whole number from 1 on"),
+    ):
+        assert says in launch.run("table", "columns", "raw", *words).stderr
 
 
 # -- a table that comes later ---------------------------------------------------------------------
