@@ -441,7 +441,7 @@ class Edges(SynchronousTestCase):
         begun = "closed before it spoke WebSocket: "
         foreign = UPGRADE % b"Origin: http://evil.example\r\n"
         for octets, upgraded, reason, text in (
-            (b"\x1b\r\n\r\n", False, "upgrade", f'{begun}Bad HTTP request status line "\\x1b"'),
+            (b"\x9b\r\n\r\n", False, "upgrade", f'{begun}Bad HTTP request status line "\\x9b"'),
             (b"x" * 20_000, False, "upgrade", f"{begun}the HTTP head is too long"),
             (b"\x16\x03\x01" + bytes(9), False, "tls", f"closed: {SPEAKS_TLS}"),
             (foreign, False, "origin", "refused: a web page from http://evil.example may not "
