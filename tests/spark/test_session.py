@@ -282,6 +282,8 @@ def test_a_java_that_fails_is_ended_and_what_it_needed_is_undone__RD_12(
     command_here: None,
 ) -> None:
     home = program(tmp_path / "home" / "bin" / "java", FAILING).parents[1]
+    for name in [name for name in os.environ if name.startswith("SPARK_")]:
+        monkeypatch.delenv(name)  # what a session of another test has left
     for name, value in {"JAVA_HOME": str(home), "SPARK_LOCAL_DIRS": "/gone", "LC_ALL": "C"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
