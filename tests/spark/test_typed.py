@@ -397,12 +397,16 @@ def test_a_table_that_stands_aside_is_tried_again_and_says_when_it_has_ended(
     queue = tmp_path / "queue"
     fill(queue, 0, 3)
     configured(tmp_path, RAW, ACCESS)
-    drain(launch)
-    deltalake.DeltaTable(str(tmp_path / "access")).restore(0)
     process = start(launch)
-    for pause in (1, 2):
+    process.line("access: batch .*, 2 rows in all", seconds=START_SECONDS)
+    deltalake.DeltaTable(str(tmp_path / "access")).restore(0)
+    fill(queue, 3, 3)
+    for tries, pause in enumerate((1, 2)):
         line = f"access: stands aside: .*it is tried again in {pause} s"
         process.line(line, seconds=START_SECONDS)
+        [aside] = [one for one in read_statuses(queue) if one["state"] == "aside"]
+        figures = [aside["rows"], aside["batches"], aside["failed_batches"]]
+        assert figures == [2, 1, tries], "they count on"
     process.signal(signal.SIGTERM)
     assert process.wait(seconds=START_SECONDS) == 0
     assert {status["state"] for status in read_statuses(queue)} == {"ended"}

@@ -250,6 +250,8 @@ class Bridge:
         self.fatal: BaseException | None = None
         self._alone = alone
         self._pause = ASIDE_SECONDS_MIN
+        self._progress = Progress()
+        self._shown: Batch | None = None
         self._fresh()
 
     def _fresh(self) -> None:
@@ -258,7 +260,6 @@ class Bridge:
         self.sent: SentStatuses  # as long as there is a loop
         self.loop: Loop | None = None
         self.folder: Path | None = None
-        self._shown: Batch | None = None
         self._unnoticed: list[BaseException] = []
         self._unsaid: list[str] = []
         self._directories: dict[str, Path] = {}
@@ -322,7 +323,7 @@ class Bridge:
     def keep_landing(self, spark: SparkRunner) -> None:
         """Land beside other tables: what keeps this one from it does not concern them."""
         while True:
-            told = self.status
+            told, batches = self.status, self._progress.batches
             # What only a later try met is the table's: its disk, or who else lands it meanwhile.
             aside = (MsgprotoError, OSError) if self.error is not None else (QueueError, TableError)
             try:
@@ -340,7 +341,7 @@ class Bridge:
                 self.interrupted()
                 return
             except aside as error:
-                if self.loop is not None and self.loop.progress.batches:
+                if self._progress.batches > batches:
                     self._pause = ASIDE_SECONDS_MIN
                 self.error = error
                 self.stand_aside()
@@ -358,7 +359,9 @@ class Bridge:
         if self.status is None:
             with contextlib.suppress(MsgprotoError, OSError):
                 self._prepare_status()
-        self._write(Report("aside", Progress(), error=first_line(error)))
+        self._progress.landed = {}  # nobody knows
+        self._progress.failures += self.loop is None  # else its batches are counted
+        self._write(self._told("aside", first_line(error)))
         again = "" if self.options.once else f"; it is tried again in {self._pause:.0f} s"
         self.say(f"stands aside: {error}{again}")
         self.leave()
@@ -497,7 +500,8 @@ class Bridge:
             self.status = self._status_files(table.location)
             for line in self._unsaid:
                 self.say(line)
-            self._write(Report("starting", Progress(landed=table.landed())))
+            self._progress.landed = table.landed()
+            self._write(self._told("starting"))
             yield
 
     def _status_files(self, table: str) -> StatusFiles:
@@ -548,6 +552,7 @@ class Bridge:
             maintenance=Maintenance(self.own_run, self.say),
             check=spark.check,
             letters=self._answered(partial(self._dead_letters, table)),
+            progress=self._progress,
         )
         self.say(self._running_line(table))
         marks.start()
@@ -622,7 +627,7 @@ class Bridge:
             sending.join(MARKS_SECONDS)
 
     def interrupted(self) -> None:
-        self._write(Report("ended", Progress()))
+        self._write(self._told("ended"))
 
     def failed(self, error: BaseException) -> None:
         line = first_line(error)
@@ -630,7 +635,11 @@ class Bridge:
             self.say(f"bridge failed: {line}")
             self._write(self.loop.report("failed", line))
         else:
-            self._write(Report("failed", Progress(), error=line))
+            self._write(self._told("failed", line))
+
+    def _told(self, state: str, error: str | None = None) -> Report:
+        """Return what there is to say without a loop, which knows the gateways."""
+        return Report(state, self._progress, error=error)
 
     def _running_line(self, table: Table) -> str:
         queues = self.options.queues

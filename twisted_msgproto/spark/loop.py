@@ -85,7 +85,7 @@ class Loop:
 
     ``stop`` ends it after the running batch. ``maintenance`` is called between batches; ``check``
     once a round, and raises when there is no point in going on. Without ``letters``, rows for which
-    a transform raises end it.
+    a transform raises end it. ``progress`` has the figures of earlier loops, which count on.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Loop:
         maintenance: Callable[[Table], None] = Table.maintain,
         check: Callable[[], None] = lambda: None,
         letters: DeadLetters | None = None,
+        progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -124,7 +125,8 @@ class Loop:
         self.wall = wall
         table.seen = self._seen
         self._erased = Notes(table.storage)
-        self.progress: Progress = Progress(landed=table.landed())
+        self.progress: Progress = progress or Progress()
+        self.progress.landed = table.landed()
         self.lags: dict[str, Lag] = {}
         self._due = float("-inf")
         self._looked = clock()
