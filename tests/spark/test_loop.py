@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -248,12 +249,21 @@ class Workers:
     """Runs jobs in this process, in the place of Spark's context; ``said`` is what they are."""
 
     defaultParallelism = 2
+    pid = 7
+    returncode: int | None = None
 
-    def __init__(self, error: Exception | None = None, *ended: int | None) -> None:
+    def __init__(self, error: Exception | None = None, ended: int | None = None) -> None:
         self.said: list[tuple[Any, ...]] = []
-        self.error = error
-        self._gateway = SimpleNamespace(proc=SimpleNamespace(pid=7, returncode=-9))
-        self._gateway.proc.poll = iter(ended).__next__
+        self.error, self.ended = error, ended
+        self._gateway = SimpleNamespace(proc=self)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, seconds: float) -> None:
+        if self.ended is None:
+            raise subprocess.TimeoutExpired("java", seconds)
+        self.returncode = self.ended
 
     def setJobGroup(self, *words: Any) -> None:
         self.said.append(words)
@@ -317,16 +327,15 @@ def of_java(name: str) -> Exception:
 @pytest.mark.parametrize(
     ("error", "ended", "line"),
     [
-        (ValueError("no room"), [], "the batch failed: no room; Spark's log: log"),
-        (of_java("Py4JJavaError"), [None], "the batch failed: no room; Spark's log: log"),
-        (of_java("Py4JNetworkError"), [None, -9], "(pid 7) ended with status -9"),
-        (OSError("no room"), [None, None, -9], "(pid 7) ended with status -9"),
+        (ValueError("no room"), -9, "the batch failed: no room; Spark's log: log"),
+        (of_java("Py4JJavaError"), -9, "the batch failed: no room; Spark's log: log"),
+        (of_java("Py4JNetworkError"), None, "the batch failed: no room; Spark's log: log"),
+        (of_java("Py4JNetworkError"), -9, "(pid 7) ended with status -9"),
+        (OSError("no room"), -9, "(pid 7) ended with status -9"),
     ],
 )
-def test_a_job_that_fails_is_a_line(
-    error: Exception, ended: Sequence[int | None], line: str
-) -> None:
-    spark = SparkRunner(workers := Workers(error, *ended), Path("log"))
+def test_a_job_that_fails_is_a_line(error: Exception, ended: int | None, line: str) -> None:
+    spark = SparkRunner(workers := Workers(error, ended), Path("log"))
     with pytest.raises(MsgprotoError, match=re.escape(line)):
         spark(Target("/one"), range_of(0, 10))
     assert len(workers.said) == 1, "it is not run again"

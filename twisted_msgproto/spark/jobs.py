@@ -7,8 +7,8 @@ import gc
 import os
 import pickle
 import re
+import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -285,15 +285,14 @@ class SparkRunner:
     def explained(self, error: Exception) -> MsgprotoError:
         if isinstance(error, MsgprotoError):
             return error
-        deadline = time.monotonic() + END_SEEN_SECONDS
-        while type(error).__module__.startswith("py4j") or isinstance(error, OSError):
-            try:
-                self.check()
-            except JavaEnded as ended:
-                return ended
-            if time.monotonic() > deadline or type(error).__name__ == "Py4JJavaError":
-                break
-            time.sleep(0.02)
+        of_py4j = type(error).__module__.startswith("py4j")
+        if isinstance(error, OSError) or (of_py4j and type(error).__name__ != "Py4JJavaError"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.context._gateway.proc.wait(END_SEEN_SECONDS)
+        try:
+            self.check()
+        except JavaEnded as ended:
+            return ended
         return TableError(f"{job_error(str(error))}; Spark's log: {self.log}")
 
 
