@@ -57,7 +57,7 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
     if configured and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = configured
     share_path(context)
-    if (context.master or "").startswith("local"):
+    if str(context.master).startswith("local"):
         if not chosen:
             context.pythonExec = sys.executable
         probe = probe and context.pythonExec != sys.executable
@@ -85,7 +85,7 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
 
 def fork_workers_by(context: SparkContext, module: str) -> None:
     """Let ``module`` fork the workers, if they run this very Python, and none does so far."""
-    if (context.master or "").startswith("local") and context.pythonExec == sys.executable:
+    if str(context.master).startswith("local") and context.pythonExec == sys.executable:
         context._jsc.sc().conf().setIfMissing("spark.python.daemon.module", module)
 
 

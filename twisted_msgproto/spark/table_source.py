@@ -81,10 +81,8 @@ class TableOptions:
                 raise ConfigurationError(f"the option versionAsOf is a version, not {text!r}")
             self.version = int(text)
         if text := given.get("timestampasof"):
-            micros = microseconds(text, "timestampAsOf")
-            self.version = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(
-                microseconds=micros
-            )
+            seconds = microseconds(text, "timestampAsOf") / 1e6
+            self.version = dt.datetime.fromtimestamp(seconds, dt.UTC)
         self.columns: list[str] = split_list(given.get("columns", ""))
         self.tasks: int = whole(given, "numPartitions") or TASKS_DEFAULT
         self.push_filters: bool = truth(given, "pushFilters", default=False)
