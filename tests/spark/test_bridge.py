@@ -204,6 +204,7 @@ def test_what_another_bridge_holds_is_left_to_it_and_what_a_killed_one_left_is_r
     command_here: None,
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", "/gone")
+    monkeypatch.setattr("resource.getrlimit", lambda which: (0, 400))  # as many as it needs
     own, lock = tmp_path / "table" / "_bridge", queue / "bridges" / "c.lock"
     (own / "c" / "tmp").mkdir(parents=True)
     (own / "c" / "tmp" / "liblz4-java.so").touch()
