@@ -159,6 +159,7 @@ class Loop:
             if self.clock() - self._looked >= IDLE_SECONDS:
                 self._look_idly()
             self.stop.wait(self._pause(self.clock() - asked))
+        self._committed = float("-inf")  # there is no later batch
         if self._pending:
             self._land(None, LandedRanges(), 0.0)
 
@@ -316,8 +317,7 @@ class Loop:
             landed = merged([rows, landed])
         assert plan is not None
         recent = self.clock() - self._committed < EMPTY_SECONDS
-        ending = self.stop.is_set() or self.pace.once
-        if landed.left_out and not landed.files and recent and not ending:
+        if landed.left_out and not landed.files and recent:
             self._pending = plan, landed
             return
         version = self._commit(plan, landed)
