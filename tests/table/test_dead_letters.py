@@ -214,6 +214,7 @@ def test_of_a_large_batch_one_row_in_a_hundred_may_be_rejected(pair: Pair, a: Ga
     a.put(1199)
     pair.land(Function(range(100, 112)), a, pace=Pace(trigger=0, once=True, cores=3))
     assert len(opened_again(pair.main).files()) > 3
+    assert any("(offsets 100, 101, 102, 103, 104 and 7 more): " in line for line in pair.said)
     pair.check(a, range(100, 112))
     a.put(1200)
     with pytest.raises(TableError, match=r"and for 13 rows up to offset 1412 .*more than the 12"):

@@ -53,6 +53,7 @@ from .report import (
     Report,
     SentStatuses,
     StatusFiles,
+    first_few,
     lock_path,
     progress_line,
 )
@@ -642,10 +643,8 @@ class Bridge:
         return Report(state, self._progress, error=error)
 
     def _running_line(self, table: Table) -> str:
-        queues = self.options.queues
-        shown = ", ".join(queues[:3]) + (f" and {len(queues) - 3} more" if len(queues) > 3 else "")
         return (
-            f"bridge running from {shown} to {table.location} "
+            f"bridge running from {first_few(self.options.queues)} to {table.location} "
             f"(consumer {self.consumer}, pid {os.getpid()})"
         )
 

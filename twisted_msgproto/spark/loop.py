@@ -29,7 +29,7 @@ from ..table.landing import Failure, LandedRanges, Target, merged
 from ..table.plan import BYTES_MAX, ROWS_MAX, Plan, Range, Waiting, joined, plan_batch
 from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways, Marks
 from .jobs import Runner
-from .report import Aside, Batch, Lag, Progress, Report, lag
+from .report import Aside, Batch, Lag, Progress, Report, first_few, lag
 
 EMPTY_SECONDS = 10.0
 """Places that moved without a row (a table that leaves rows out) are committed this often."""
@@ -56,8 +56,6 @@ FILE_SECONDS_MAX = 3600.0
 
 AWAY_SECONDS = 10.0
 """A start waits this long for any gateway to answer, and ``--once`` for each that is away."""
-
-OFFSETS_SHOWN_MAX = 20
 
 IDLE_SECONDS = 60.0
 """A bridge that has nothing to land reads the table this often: commits of others must be read
@@ -511,11 +509,9 @@ def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
 
 
 def rejected_line(gateway: str, offsets: Mapping[int, str], version: int) -> str:
-    shown = ", ".join(map(str, sorted(offsets)[:OFFSETS_SHOWN_MAX]))
-    more = len(offsets) - OFFSETS_SHOWN_MAX
     return (
         f"bridge rejected {len(offsets)} rows of queue {gateway} in batch {version} (offsets "
-        f"{shown}{f' and {more} more' if more > 0 else ''}): {offsets[min(offsets)]}"
+        f"{first_few(sorted(offsets))}): {offsets[min(offsets)]}"
     )
 
 

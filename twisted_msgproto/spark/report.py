@@ -10,7 +10,7 @@ import heapq
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,9 +42,8 @@ SENDERS_MAX = 4
 
 LOOK_SECONDS = 0.02
 
-AWAY_SHOWN_MAX = 5
-
-ERRORS_SHOWN_MAX = 5
+SHOWN_MAX = 5
+"""A line names this many of what may be many."""
 
 REST_SECONDS = 86_400.0
 """The next run of a bridge that ends each time is awaited this long while no pause is known."""
@@ -356,18 +355,17 @@ def progress_line(report: Report, now: float) -> str:
     dropped = f", {progress.dropped} rows dropped" if progress.dropped else ""
     rejected = f", {progress.rejected} rows rejected" if progress.rejected else ""
     wrong = ", ".join(
-        f"{name or 'body'} {rows}" for name, rows in progress.errors.most_common(ERRORS_SHOWN_MAX)
+        f"{name or 'body'} {rows}" for name, rows in progress.errors.most_common(SHOWN_MAX)
     )
     errors = f", rows in error: {wrong}" if wrong else ""
+    away = first_few([one.location for one in report.aside])
     return (
         f"{batch}{taken}, {progress.rows} rows in all, {progress.rate(now):.0f} rows/s, "
         f"lag {rows} rows, oldest {oldest:.1f} s{skipped}{dropped}{rejected}{errors}"
-        f"{_away(report.aside)}"
+        f"{away and f', away: {away}'}"
     )
 
 
-def _away(aside: Iterable[Aside]) -> str:
-    names = [one.location for one in aside]
-    more = len(names) - AWAY_SHOWN_MAX
-    shown = ", ".join(names[:AWAY_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
-    return f", away: {shown}" if names else ""
+def first_few(names: Sequence[object]) -> str:
+    more = len(names) - SHOWN_MAX
+    return ", ".join(map(str, names[:SHOWN_MAX])) + (f" and {more} more" if more > 0 else "")
