@@ -24,9 +24,10 @@ LOOPBACK = "interface=127.0.0.1"
 KEY, CERT = "server.key.pem", "server.cert.pem"
 
 
-def new_pair(directory: Path) -> None:
+def new_pair(directory: Path, *, expired: bool = False) -> None:
     """Make a key and its certificate anew, also for an endpoint ``tls:pems``."""
-    pair = Authority(directory).server("server", "gw")
+    authority = Authority(directory)
+    pair = (authority.expired if expired else authority.server)("server", "gw")
     (directory / "pems").mkdir(exist_ok=True)
     whole = pair.key.read_bytes() + pair.cert.read_bytes()
     (directory / "pems" / "gw.pem").write_bytes(whole)
@@ -112,9 +113,10 @@ def test_new_hand_shakes_see_the_new_certificate_and_sessions_live_on(
     assert after.certificate() == der_of(launch.directory) != old
     assert (before.send(), after.send()) == (b"2A\0\0\0\1", b"2A\0\0\0\1")
 
-    new_pair(launch.directory)
+    new_pair(launch.directory, expired=True)
     gateway.signal(signal.SIGHUP)
-    gateway.line(r"lumberjack: reload: read again: lumberjack: certificates of", nth=2)
+    again = "lumberjack: reload: read again: lumberjack: certificates of .*"
+    gateway.line(f"{again}; clients refuse a certificate that is valid from ")
     assert Session(port).certificate() == der_of(launch.directory)
     assert before.send() == b"2A\0\0\0\1"
     assert gateway.end() == -signal.SIGTERM
@@ -168,6 +170,17 @@ def test_a_broken_file_leaves_everything_as_it_was(launch: Launcher, kind: str) 
         gateway.line("lumberjack: reload: nothing was changed", nth=number)
         assert Session(gateway.port("lumberjack")).certificate() == old
         assert session.send() == b"2A\0\0\0\1"
+
+
+def test_a_broken_file_that_many_servers_read_is_named_once(launch: Launcher) -> None:
+    new_pair(launch.directory)
+    at = ("-e", f"{STRINGS['tls']}:{LOOPBACK}") * 2
+    gateway = twistd(launch, "lumberjack", *at, "--queue=q")
+    gateway.line("lumberjack listening on", nth=2)
+    (launch.directory / "pems" / "gw.pem").write_text("-----BEGIN CERTIFICATE-----")
+    done = launch.run("reload", "q")
+    assert done.returncode == 2
+    assert done.stderr.count("gw.pem") == 1, done.stderr
 
 
 def test_rules_that_were_read_again_are_for_live_sessions_too(launch: Launcher) -> None:

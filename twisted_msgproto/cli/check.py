@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -139,17 +138,15 @@ def try_queue(directory: Path) -> None:
 
 
 def certificate_troubles(endpoints: list[str]) -> Iterator[str]:
-    from twisted_msgproto.net.endpoints import check_directory, validity
+    from twisted_msgproto.net.endpoints import check_directory, outdated
 
     for description in endpoints:
         try:
             check_directory(description)
         except ConfigurationError as error:
             yield f"{description}: every hand-shake is refused: {error}"
-        for begin, end in sorted(validity(description)):
-            if not begin <= datetime.now(UTC) <= end:
-                when = f"from {begin} to {end}"
-                yield f"{description}: clients refuse a certificate that is valid {when}"
+        for line in outdated(description):
+            yield f"{description}: {line}"
 
 
 def unproven(configuration: Configuration) -> Iterator[str]:

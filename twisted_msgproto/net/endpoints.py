@@ -14,7 +14,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -266,8 +266,8 @@ def check_directory(description: str) -> None:
         )
 
 
-def validity(description: str) -> set[tuple[datetime, datetime]]:
-    """Return from when until when the certificates of an endpoint are valid."""
+def outdated(description: str) -> list[str]:
+    """Return a line for each time in which certificates of an endpoint are valid, but not now."""
     file, directory = certificate_file(description), tls_directory(description)
     found: list[Any] = []
     if directory is not None:
@@ -275,7 +275,12 @@ def validity(description: str) -> set[tuple[datetime, datetime]]:
     elif file is not None:
         found = [certificates_in(Path(file).read_bytes())[0].original]
     certificates = [one.to_cryptography() for one in found]
-    return {(one.not_valid_before_utc, one.not_valid_after_utc) for one in certificates}
+    times = {(one.not_valid_before_utc, one.not_valid_after_utc) for one in certificates}
+    return [
+        f"clients refuse a certificate that is valid from {begin} to {end}"
+        for begin, end in sorted(times)
+        if not begin <= datetime.now(UTC) <= end
+    ]
 
 
 # ── endpoints that are tried ────────────────────────────────────────────────────────────────────
@@ -475,8 +480,8 @@ class ServedEndpoint:
         if tls is None:
             return
         again: list[Any] = []
+        check_directory(self.description)  # what it names may serve other endpoints, too
         try:
-            check_directory(self.description)
             _check_key(self.description)
             ask(self.description, self._factory, lambda one: again.append(self._secured(one)))
         except Exception as error:
@@ -486,7 +491,8 @@ class ServedEndpoint:
         def apply() -> None:
             (tls.newest,) = again
 
-        yield Change(f"{title}: certificates of {self.description}", apply)
+        what = f"{title}: certificates of {self.description}"
+        yield Change("; ".join([what, *outdated(self.description)]), apply)
 
 
 # ── behind a proxy ────────────────────────────────────────────────────────────────────────────────
