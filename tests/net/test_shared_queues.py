@@ -136,6 +136,8 @@ class Shared(TestCase):
                 await self.left(gateway, **{queue.rpartition("/")[2]: 2})
             (line,) = [text for one in told if "is full" in (text := formatEvent(one))]
             self.assertRegex(line, f"^{name}: the queue .* is full and its senders wait; ")
+            [factory] = [one for one in gateway.factories if one.protocolName == name]
+            self.assertEqual(factory.counters["limit:queue-messages"], 1)  # LIMITS MET
             await self.recv(name, queue, count=2)
             await sending
 

@@ -119,7 +119,7 @@ def test_a_second_sender_waits_for_room_without_another_event() -> None:
     one.store.when_room(ORDERS, first)
     one.store.when_room(ORDERS, second)
     assert [event for event in one.store.take_events() if isinstance(event, QueueFull)] == [
-        QueueFull(ORDERS)
+        QueueFull(ORDERS, "queue-messages")
     ]
     reader = subscribed(one)
     reader.settle(one)

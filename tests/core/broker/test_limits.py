@@ -41,7 +41,7 @@ def test_senders_to_a_full_queue_wait_and_those_to_others_do_not__BK_04() -> Non
     assert (one.store.full(ORDERS), one.store.full(OTHERS), called) == (True, False, ["at once"])
     one.store.when_room(ORDERS, lambda: called.append("later"))
     one.store.when_room(OTHERS, lambda: called.append("others"))
-    assert of_type(one, QueueFull) == [QueueFull(ORDERS)]
+    assert of_type(one, QueueFull) == [QueueFull(ORDERS, "queue-messages")]
     reader = subscribed(one, window=2)
     reader.settle(one, 0)
     assert called == ["at once", "others"], "4 messages are one too many, in flight or not"

@@ -228,10 +228,13 @@ class QueueStore:
 
     # ── limits ──────────────────────────────────────────────────────────────────────────────────
 
-    def _over(self, queue: BrokerQueue) -> bool:
+    def _over(self, queue: BrokerQueue) -> str:
+        """Return the limit above which senders to this queue wait; "" while there is room."""
         if not self.durable and self.memory.used > self.memory.limit:
-            return True
-        return self._when_full == WAIT and self._has_too_much(queue)
+            return "broker-memory-bytes"
+        if self._when_full == WAIT and self._has_too_much(queue):
+            return "queue-messages" if len(queue) > self._messages_max else "queue-bytes"
+        return ""
 
     def _has_too_much(self, queue: BrokerQueue) -> bool:
         return len(queue) > self._messages_max or queue.nbytes > self._bytes_max
@@ -242,7 +245,7 @@ class QueueStore:
         What is in flight counts as well.
         """
         queue = self.by_name.get(name)
-        return queue is not None and self._over(queue)
+        return queue is not None and self._over(queue) != ""
 
     def overfull(self, name: QueueName, messages: int, nbytes: int) -> bool:
         """Return whether this much more would be more than twice what the queue may have."""
@@ -261,11 +264,12 @@ class QueueStore:
     def when_room(self, name: QueueName, call: Callable[[], None]) -> None:
         """Call ``call`` once the queue is not full: at once, or later."""
         queue = self.by_name.get(name)
-        if queue is None or not self._over(queue):
+        limit = "" if queue is None else self._over(queue)
+        if queue is None or not limit:
             call()
             return
         if not queue.withheld:
-            self.events.append(QueueFull(name))
+            self.events.append(QueueFull(name, limit))
             self._withholding[queue] = None
         queue.withheld[call] = None
         self._changed()

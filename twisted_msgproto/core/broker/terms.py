@@ -187,9 +187,10 @@ class Moved:
 
 @dataclass(slots=True, frozen=True)
 class QueueFull:
-    """Senders to this queue wait from now on."""
+    """Senders to this queue wait from now on, because of this limit."""
 
     name: QueueName
+    limit: str
 
 
 Event = Declared | Forgotten | Settled | Tried | Wanted | Moved | QueueFull

@@ -327,17 +327,18 @@ class ServedBroker:
 
     def _filled(self, event: QueueFull) -> None:
         if self.server is not None:
+            self.server.counters[f"limit:{event.limit}"] += 1
             self.server.writeOf(
                 self.server.log,
                 f"{self.server.protocolName}: queue full",
-                "{protocol}: the queue {name} is full and its senders wait; queue-messages is"
-                " {messages}, queue-bytes {nbytes} (--limit NAME=NUMBER changes them)",
+                "{protocol}: the queue {name} is full and its senders wait; {limit} is {most}"
+                " (--limit NAME=NUMBER changes it)",
                 reason="queue-full",
                 topic=LIMITS_MET,
                 protocol=self.server.protocolName,
                 name=shown(event.name.name),
-                messages=self.limits.integer("queue-messages"),
-                nbytes=self.limits.integer("queue-bytes"),
+                limit=event.limit,
+                most=self.limits.integer(event.limit),
             )
 
     follows: Mapping[type[Event], Callable[[Any, Any], None]] = {
