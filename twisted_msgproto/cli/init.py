@@ -122,6 +122,7 @@ STATUS_PORT = 8480
 UNIT = """\
 [Unit]
 Description={description}
+Wants=network-online.target
 After={after}
 # However often a start fails, it is tried again: a disk may be full, or a port in use, for a while.
 StartLimitIntervalSec=0
