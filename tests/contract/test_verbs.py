@@ -9,12 +9,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
 from tests.contract.cases import BOTH_WAYS, CASES, CONNECTED, Endpoint
 from tests.contract.test_reconnect import Parts
-from tests.contract.verbs import ENDS, HOOKS, INSIDE, LOCAL, OF_ONE_SESSION, VERBS, Verb
+from tests.contract.verbs import (
+    ENDS,
+    HOOKS,
+    INSIDE,
+    LOCAL,
+    OF_ONE_SESSION,
+    VERBS,
+    WRONG,
+    Verb,
+    document,
+)
 from tests.contract.world import only, over_all
 from tests.doubles import HeldSink
 from twisted_msgproto.core.errors import (
@@ -227,6 +237,20 @@ class Calling(Walking):
             told.failed(LimitExceeded)
             self.assertIn("20000", str(told.error))
             self.assertFalse(peer.gone)
+
+    def test_with_a_wrong_type(self: Any) -> None:
+        """It is told at the call; some of these were written, some left the session half closed."""
+        world = self.world(SafeSink())
+        peer = world.join(**SHORT[self.case.name])
+        world.wait(1)
+        for number, call in enumerate(WRONG[self.case.name]):
+            before = peer.bytes_written
+            told = self.soonFails(world, maybeDeferred(call, peer.client), TypeError, ValueError)
+            self.assertNotIn("has no attribute", told.getErrorMessage(), number)
+            self.assertEqual(peer.bytes_written, before, number)
+        self.soon(world, peer.send(document()))
+        self.assertTrue(peer.stands)
+        self.clean(world)
 
     def test_with_what_cannot_be_written(self: Any) -> None:
         for verb in self.walk(*CLIENTS, odd=True):

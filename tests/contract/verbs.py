@@ -273,6 +273,60 @@ VERBS: dict[str, list[Verb]] = {
 }
 VERBS["sabc-ws"] = VERBS["sabc"]
 
+WRONG: dict[str, list[Call]] = {
+    "lumberjack": [
+        lambda one: one.send("{}"),
+        lambda one: one.sendBatch(None),
+        lambda one: one.sendBatch(Deferred()),
+    ],
+    "micromsg2": [
+        lambda one: one.send(b"orders", b"x"),
+        lambda one: one.send("orders", "x"),
+        lambda one: one.sendMany(None, [b"x"]),
+        lambda one: one.subscribe(b"topic/a"),
+        lambda one: one.subscribe("topic/a", b"n<=N5"),
+        lambda one: one.subscribe("topic/a", 5),
+        lambda one: one.unsubscribe(None),
+        lambda one: one.sendCommand("go", a=5),
+        lambda one: one.sendError(None, "text"),
+        lambda one: one.sendError("code", b"text"),
+    ],
+    "sabc": [
+        lambda one: one.request(5),
+        lambda one: one.request(b"x", timeout="5"),
+        lambda one: one.sendOnly(None),
+        lambda one: one.sendError(None, "text"),
+        lambda one: one.sendError(1.5),
+        lambda one: one.sendError(1, None),
+        lambda one: one.sendError(1, b"text"),
+    ],
+    "umq": [
+        lambda one: one.call(b"x"),
+        lambda one: one.call("x", timeout="5"),
+        lambda one: one.call("x", Deferred()),
+        lambda one: one.setAttribute("x", 3),
+        lambda one: one.setAttribute("x", "y", [3]),
+        lambda one: one.unsetAttribute(None),
+        lambda one: one.registerCallback("x"),
+        lambda one: one.closeSession("1"),
+        lambda one: one.closeSession(1, b"text"),
+    ],
+    "mtl": [
+        lambda one: one.open(3),
+        lambda one: one.authorize("me"),
+        lambda one: one.profile(None),
+        lambda one: one.profile(float("nan")),
+        lambda one: one.reader("q"),
+        lambda one: one.reader([3]),
+        lambda one: one.reader(["q"], True),
+        lambda one: one.reader(Deferred()),
+        lambda one: one.writer([b"q"]),
+        lambda one: one.writer(["q"], None),
+    ],
+}
+"""Calls of a client with a wrong Python type."""
+WRONG["sabc-ws"] = WRONG["sabc"]
+
 LOCAL = {
     "registerProducer": "IConsumer",
     "unregisterProducer": "IConsumer",

@@ -35,7 +35,7 @@ from ...net.clients.client import ClientLink
 from ...net.clients.command_types import ClientEndpoint
 from ...net.counters import CounterPaths
 from ...net.deferreds import Ticket, fail_all
-from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
+from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory, expect
 from ...net.lifetimes import (
     ClientTLS,
     Connecting,
@@ -380,6 +380,8 @@ class LumberjackClient(ClientSession, link=WriterLink):
         If one of them is above a limit none is sent.  In a session of a service it is the service's
         ``sendBatch``.
         """
+        # A Deferred can be iterated, without an end.
+        expect("events", events, "a list of events", not isinstance(events, Deferred))
         events, link = list(events), self.link
         if link.owner is not None:
             return link.owner.clientSends(events)  # type: ignore[no-any-return]

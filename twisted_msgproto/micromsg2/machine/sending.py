@@ -234,7 +234,7 @@ class Sending(Connection[bytes, bytes, Event]):
         self._write_error(code, text, ANSWER_CHARACTERS_MAX)
 
     def _write_error(self, code: str, text: str, most: int = ERROR_CHARACTERS_MAX) -> None:
-        line = f"{code}: {text}"
+        line = code + ": " + text
         if len(line) > most:
             line = line[: most - 1] + "…"
         self._out.append(encode_error(line))

@@ -23,6 +23,7 @@ from ...net.clients.client import ClientLink
 from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
+from ...net.factory import expect
 from ...net.lifetimes import (
     ClientTLS,
     Connecting,
@@ -59,6 +60,13 @@ NAME_CHARACTERS: Final = 258
 """A destination has at most 255 bytes; behind it stands a colon and a space."""
 
 AFTER_NAME: Final = re.compile(": ")
+
+
+def _wanted(destination: str, filter: str | Filter | None) -> Filter | None:
+    """Return the filter of a subscription; TypeError or BadText for what cannot be one."""
+    expect("destination", destination, "text", isinstance(destination, str))
+    expect("filter", filter, "text or a Filter", isinstance(filter, str | Filter | None))
+    return Filter.read(filter) if isinstance(filter, str) else filter
 
 
 Arrival = tuple[Message, Deferred[None]]
@@ -272,11 +280,11 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
         self, destination: str, filter: str | Filter | None, arrivals: Arrivals | None = None
     ) -> Subscription:
         self.inPubSub()
+        read = _wanted(destination, filter)
         if not destination:
             raise BadText("a subscription needs a destination")
         encode_address(destination)  # the server's objection to a longer one could not name it
         parameters = {"destination": destination}
-        read = Filter.read(filter) if isinstance(filter, str) else filter
         if read is not None:
             parameters["filter"] = str(read)
         self.machine.send_command("subscribe", parameters)
@@ -623,10 +631,8 @@ class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
         LimitExceeded, and with ValueError if ``pub-sub`` was not agreed; then no session asks for
         it.  An objection of the server ends it until the next session: see :class:`Renewed`.
         """
-        if not isinstance(destination, str):
-            raise TypeError(f"a destination is text, not {type(destination).__name__}")
         try:
-            read = Filter.read(filter) if isinstance(filter, str) else filter
+            read = _wanted(destination, filter)
         except ValueError as error:
             return fail(error)
         renewed = self.subscriptions.get(destination)

@@ -219,6 +219,8 @@ def encode_address(destination: str, properties: bytes = b"") -> bytes:
         data = destination.encode("utf-8")
     except UnicodeEncodeError:
         raise BadText(f"a destination is UTF-8, not {shown(destination)}") from None
+    except AttributeError:
+        raise TypeError(f"a destination is text, not {type(destination).__name__}") from None
     if len(data) > SHORT_MAX:
         raise TooLong(f"a destination has at most {SHORT_MAX} bytes")
     if len(properties) > 0xFFFF:

@@ -6,7 +6,7 @@ what a writer has in flight is sent again then, so contents arrive at least once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Unpack
@@ -166,7 +166,8 @@ class ControlLink(ClientLink):
         """Ask for a lease; fires with the flow, of this kind, when the server has accepted it."""
         if over := self._over():
             return over
-        expect("resources", resources, "a list of names", not isinstance(resources, str | bytes))
+        listed = isinstance(resources, Collection) and not isinstance(resources, str | bytes)
+        expect("resources", resources, "a list of names", listed)
         try:
             number = verb(resources, confirm, self._now())
         except ValueError as error:
@@ -333,6 +334,7 @@ class MtlClient(ClientSession, link=ControlLink):
 
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
         """Authenticate by ``sasl.credentials``: the profiles; fails with Refused."""
+        expect("credentials", credentials, "what credentials(…) returns", callable(credentials))
         link = self.link
         authorized = link.request(link.machine.authorize, credentials)
         return authorized.addCallbacks(self._letIn, link.notLetIn)

@@ -221,19 +221,26 @@ def _check_name(name: str) -> None:
         raise Invalid(400, str(error)) from None
 
 
+def _name(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a name is text, not {type(name).__name__}")
+    return name
+
+
 def encode_request(request: Request) -> list[bytes]:
-    """The two frames of ``request``, without the envelope."""
+    """The two frames of ``request``, without the envelope; TypeError for a name that is no text."""
     body: dict[str, Any]
     match request:
         case Open():
-            body = {"protocol": PROTOCOL, "virtual-host": request.virtual_host}
+            body = {"protocol": PROTOCOL, "virtual-host": _name(request.virtual_host)}
         case Authorize():
             response = encode_base64(request.response)
             body = {"mechanism": request.mechanism, "response": response}
         case SelectProfile():
-            body = {"profile": request.profile}
+            body = {"profile": _name(request.profile)}
         case _:
-            body = {"resources": list(request.resources), "confirm": request.confirm}
+            resources, confirm = map(_name, request.resources), _name(request.confirm)
+            body = {"resources": list(resources), "confirm": confirm}
     return [NAMES[type(request)], json.dumps(body).encode("utf-8")]
 
 

@@ -33,6 +33,7 @@ from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import CALL, PUBLISH, refusal_text
 from ...net.counters import CounterPaths
 from ...net.deferreds import Ticket, awaited, fail_all, promised
+from ...net.factory import expect
 from ...net.logs import SteadyLogger
 from ...net.session import Session, SessionLink, hook, put_into
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
@@ -666,6 +667,8 @@ class SabcSession(Session, link=SabcLink):
         def send(machine: Any, data: bytes) -> None:
             machine.send_error(code, text, headers=headers)
 
+        expect("code", code, "a number or text", isinstance(code, int | str))
+        expect("text", text, "text", isinstance(text, str))
         return self.link.say(text, send) or succeed(None)
 
     def loseSession(self) -> None:

@@ -533,8 +533,8 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         In any state but closed, where it does nothing.  Of a text what cannot be sent is replaced.
         """
         if not self.closed:
+            said = (f"{code:d} " + text)[: self._characters_max]
             self._machine.step(FatalSent)
-            said = f"{code:d} {text}"[: self._characters_max]
             self._out.append(encode(Fatal, "0", said.encode("utf-8", "replace").decode()))
             self._end()
 

@@ -542,6 +542,8 @@ class Calls:
 
     def bodies(self, attachments: Sequence[Any]) -> list[bytes | Slot]:
         """Return attachments for the machine: a Deferred becomes a slot that is filled later."""
+        # A Deferred can be iterated, without an end.
+        expect("attachments", attachments, "a list", not isinstance(attachments, Deferred))
         bodies: list[bytes | Slot] = []
         for attachment in attachments:
             if isinstance(attachment, Deferred):

@@ -200,13 +200,14 @@ class UmqLink(SessionLink):
             done.cancel()
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
-        self.setCloseReason(ConnectionClosed("the session was closed"))
+        why = ConnectionClosed("the session was closed")
         if self.transport is None:  # no upgrade yet
+            self.setCloseReason(why)
             self._abort()
         elif not self._ended:
             if code is not None:
                 self.machine.fatal(code, text)
-            self._leave(ConnectionClosed("the session was closed"))
+            self._leave(why)
 
     def _leave(self, why: Exception, fault: bool = False) -> None:
         self.setCloseReason(why)
