@@ -252,6 +252,7 @@ class Reconnecting(Pairs):
             service.registerCallback(lambda request: "")
         self.failureResultOf(service.call("x"), LimitExceeded)
         self.assertRaises(LimitExceeded, service.registerCallback, lambda request: "")
+        self.assertRaises(TypeError, service.registerCallback, "no function")
         service.abort()
         for call in waiting:
             self.failureResultOf(call, ConnectionClosed)

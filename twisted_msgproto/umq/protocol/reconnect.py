@@ -14,6 +14,7 @@ from ...net.clients import subscriptions
 from ...net.clients.client_endpoints import endpoint_of
 from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
+from ...net.factory import expect
 from ..application import Remote
 from ..machine import Client
 from ..wire import base36
@@ -178,6 +179,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
         Returns the id to tell it, which is the same in all of them.  LimitExceeded above
         ``callbacks``.
         """
+        expect("function", function, "a function of a Request", callable(function))
         if len(self._callbacks) >= self.factory.limits["callbacks"]:
             raise LimitExceeded(f"{len(self._callbacks)} callbacks are registered already")
         self._lastCallback += 1
