@@ -225,9 +225,10 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
     columns = {"messages_per_second": [1.0, 250.4], "ack_p99_seconds": [None, 0.0125]}
     one = {"connections": 2, "states": {"OPEN": 2, "NEW": 1}, "faults": {}, "limits_met": {}}
     bridge = shown_bridge({"consumer": "spark", "state": "away\x1b[2J", "lag_rows": 7}, 0.0)
+    bridge["away"] = [{"error": None}, {"error": "the certificate is not one to trust"}]
     other = bridge | {
         "table": "t", "state": "failed", "heard_seconds": 4.6, "rows_per_second": 2.6,
-        "gateways": 2, "away": ["g"], "error": "no room",
+        "gateways": 2, "away": [{"error": "it does not answer"}], "error": "no room",
     }  # fmt: skip
     standing = {"table": None, "behind_messages": 0, "rests_seconds": 0.0}
     queue = {
@@ -259,7 +260,8 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
         "a b               8       msgproto queue mend 'a b'",
         "",
         "BRIDGE     STATE        HEARD    ROWS/S  BEHIND  GATEWAYS  AWAY  ERROR",
-        r"spark      away\x1b[2J  -        -       7       -         0     -",
+        r"spark      away\x1b[2J  -        -       7       -         2     "
+        "the certificate is not one to trust",
         "t (spark)  failed       5 s ago  3       7       2         1     no room",
         "",
         "PROTOCOL  MESSAGES/S  ACK P99  CONNECTIONS  STATES         FAULTS  LIMITS MET",

@@ -223,7 +223,7 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[str]:
                     _or_dash(one["lag_rows"]),
                     _or_dash(one["gateways"]),
                     len(one["away"]),
-                    one["error"] or "-",
+                    next(filter(None, (told["error"] for told in (one, *one["away"]))), "-"),
                 )
                 for one in bridges
             ],
