@@ -12,7 +12,6 @@ import binascii
 import hmac
 import os
 import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -408,15 +407,12 @@ def drawing(table: Mapping[Any, Mapping[type, Any]]) -> Drawing:
     on.
     """
     first = next(state for state, row in table.items() if row)
-    reached = {first}
-    waiting = deque([first])
+    reached = [first]
     moves: dict[tuple[str, str], list[str]] = {}
-    while waiting:
-        state = waiting.popleft()
+    for state in reached:  # it grows meanwhile
         for event, target in table[state].items():
             if target not in reached:
-                reached.add(target)
-                waiting.append(target)
+                reached.append(target)
             if target is not state:
                 moves.setdefault((state.name, target.name), []).append(event.__name__)
     return {
