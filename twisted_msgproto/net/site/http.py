@@ -315,8 +315,7 @@ class Events(Resource):
         self.figures = figures
         self._reactor = reactor
         self._listeners: dict[Request, _Listener] = {}
-        self._next: Any = None
-        self._sampling = False
+        self._next: Any = None  # the call of the next sample; inactive: it is being taken
 
     def render_GET(self, request: Request) -> Any:
         if len(self._listeners) >= LISTENERS_MAX and not self._make_room():
@@ -330,10 +329,10 @@ class Events(Resource):
         self._listeners[request] = _Listener(request, self._reactor.seconds)
         request.notifyFinish().addBoth(self._gone, request)
         request.write(b"retry: 2000\n\n")
-        if not self._sampling:
-            if self._next is not None:
-                self._next.cancel()
-            self._sample()
+        if self._next is None:
+            self._next = self._reactor.callLater(0, self._sample)
+        elif self._next.active():
+            self._next.reset(0)
         return NOT_DONE_YET
 
     def _make_room(self) -> bool:
@@ -346,13 +345,11 @@ class Events(Resource):
 
     def _gone(self, _: object, request: Request) -> None:
         self._listeners.pop(request, None)
-        if not self._listeners and self._next is not None:
+        if not self._listeners and self._next is not None and self._next.active():
             self._next.cancel()
             self._next = None
 
     def _sample(self) -> None:
-        self._next = None
-        self._sampling = True
         self.figures.summary().addCallback(self._send).addErrback(self._failed).addBoth(self._rest)
 
     def _send(self, figures: Figures) -> None:
@@ -365,7 +362,7 @@ class Events(Resource):
         log.failure("the figures could not be gathered", failure)
 
     def _rest(self, _: object) -> None:
-        self._sampling = False
+        self._next = None
         if self._listeners:
             self._next = self._reactor.callLater(SAMPLE_SECONDS, self._sample)
 
