@@ -596,7 +596,8 @@ class ReconnectingClient(ReconnectingService[S]):
         options.setdefault("drain", drain)
         super().__init__(factory.clock, **options)
         self.factory = factory
-        self._endpoint = endpoint_of(factory.clock, endpoint)
+        webSocket = connecting is not None
+        self._endpoint = endpoint_of(factory.clock, endpoint, webSocket=webSocket)
         self._builder = factory if connecting is None else connecting
         self._attempt: Deferred[Any] | None = None  # the connection that is being made
         self._connection: Any = None  # the one that lives

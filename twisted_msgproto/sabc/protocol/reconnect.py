@@ -8,7 +8,6 @@ from typing import Final, TypeVar, Unpack
 from twisted.internet.defer import Deferred, fail
 
 from ...core.errors import LimitExceeded
-from ...net.clients.client_endpoints import endpoint_of
 from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from .session import Body, Response
@@ -45,7 +44,6 @@ class SabcClientService(ReconnectingClient[SabcClient]):
         """
         if url is None and isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
             url = endpoint
-        endpoint = endpoint_of(factory.clock, endpoint, webSocket=True)
         connecting = None if url is None else factory.webSocketFactory(url)
         super().__init__(endpoint, factory, connecting=connecting, **options)
 

@@ -11,7 +11,6 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...net.clients import subscriptions
-from ...net.clients.client_endpoints import endpoint_of
 from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from ...net.factory import expect
@@ -83,8 +82,7 @@ class UmqClientService(ReconnectingClient[UmqClient]):
 
         ``options`` as ``ReconnectingService`` has them.
         """
-        endpoint = endpoint_of(factory.clock, endpoint, webSocket=True)
-        super().__init__(endpoint, factory, **options)
+        super().__init__(endpoint, factory, connecting=factory, **options)
         self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}
         self._callbacks: dict[str, Callable[[Request], Any]] = {}
         self._lastCallback = 0
