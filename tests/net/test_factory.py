@@ -145,7 +145,7 @@ def test_a_newcomer_displaces_only_those_of_a_group_larger_than_its_own_with_it_
     for host, count in upgrading.items():
         for _ in range(count):
             server.addressTaken(host)
-    server.clock.advance(61)
+    server.clock.advance(60)
     assert server.buildProtocol(IPv4Address("TCP", OTHER, 1)) is not None
     gone = [server.liveConnections[one] for one in server.liveConnections if one.gone]
     assert gone == [CROWD] * displaced
