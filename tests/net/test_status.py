@@ -296,10 +296,14 @@ class Figures(Served):
         self.assertIn(lag, samples)
         for family in families.values():
             self.assertTrue(family.name.startswith("msgproto_"))
-        counted = [name for name, family in families.items() if family.type == "counter"]
-        words = "messages failed_messages groups append_seconds stalls disk_errors trimmed_segments"
-        expected = [f"msgproto_queue_{word}" for word in words.split()]
-        self.assertEqual([name for name in counted if "_queue_" in name], expected)
+        counted = [name[9:] for name, family in families.items() if family.type == "counter"]
+        words = (
+            "queue_messages queue_failed_messages queue_groups queue_append_seconds queue_stalls"
+            " queue_disk_errors queue_trimmed_segments bridge_rows bridge_rejected_rows"
+            " bridge_batches bridge_failed_batches bridge_error_rows messages received_bytes faults"
+            " limits_met"
+        )
+        self.assertEqual([one for one in counted if "protocol_" not in one], words.split())
         self.assertNotIn("unknown", {family.type for family in families.values()})
 
     async def test_the_broker_is_asked_through_the_status_endpoint_too(self) -> None:
