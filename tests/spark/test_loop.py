@@ -359,6 +359,10 @@ def test_a_queue_that_could_not_be_read_is_opened_anew(tmp_path: Path, queue: Pa
         return spark(Target(str(tmp_path / "table")), ranges).failed.get(name)
 
     assert failure(0, 1500) is None
+    queue.rename(tmp_path / "first")
+    write(queue, messages(0, 1500))
+    name = identity(queue)
+    assert failure(0, 1500) is None
     too_far = failure(1500, 1600)
     queue.rename(tmp_path / "elsewhere")
     gone = failure(0, 1500)
@@ -795,17 +799,20 @@ def test_a_bridge_with_nothing_to_land_sees_that_its_table_was_taken_back__TB_05
 def test_a_table_that_cannot_be_read_just_now_is_read_again_after_a_while(
     table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops, "IDLE_SECONDS", 0.0)
     Table.create(table, TABLE_SCHEMA)
-    disk = Faulty()
-    loop = loop_over(Table.open_for_writing(table, disk=disk), [queue])
+    disk, now = Faulty(), [100.0]
+    opened = Table.open_for_writing(table, disk=disk)
+    loop = loop_over(opened, [queue], pace=Pace(trigger=0), clock=lambda: now[0])
 
-    def silent() -> bool:
+    def silent(after: float) -> bool:
+        now[0] += after
         disk.silent = 1
         return False
 
-    scripted(loop, monkeypatch, silent, lambda: False, *[lambda: None] * 2)
-    assert disk.silent == 0
+    steps: list[Any] = [partial(silent, after) for after in (59.0, 1.0, 59.0)]
+    steps.append(lambda: setattr(disk, "silent", 0))
+    seen = scripted(loop, monkeypatch, *steps, see=lambda: disk.silent)
+    assert seen == [0, 1, 0, 1, 0], "it is read once a minute"
     exactly(table, queue)
 
 

@@ -155,6 +155,7 @@ class Loop:
                 self._land(None, LandedRanges(), 0.0)
             self._check_someone_answers()
             if self.clock() - self._looked >= IDLE_SECONDS:
+                self._looked = self.clock()
                 self._look_idly()
             self.stop.wait(self._pause(self.clock() - asked))
         self._committed = float("-inf")  # there is no later batch
@@ -202,7 +203,6 @@ class Loop:
         """Reads what others have committed; raises when nothing may land on top of it."""
         self.table.refresh()
         self.table.check_places(self.progress.landed)
-        self._looked = self.clock()
 
     def _look_idly(self) -> None:
         try:
@@ -210,8 +210,7 @@ class Loop:
         except TableError as error:
             if type(error) is not TableError:
                 raise
-            self._looked = self.clock()  # a store that does not answer just now
-            return
+            return  # a store that does not answer just now
         self.table.sync()
 
     def _is_due(self, answered: Iterable[Gateway]) -> bool:
