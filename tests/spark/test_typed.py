@@ -347,7 +347,7 @@ def test_a_table_that_another_bridge_lands_while_it_stands_aside_ends_no_other(
     process = start(launch)
     process.line("access: stands aside: .*RESTORE", seconds=START_SECONDS)
     with open(queue / "bridges" / f"{consumer(access)}.lock", "r+") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(access)
         saved.rename(access)
         process.line("access: stands aside: .* in use by another bridge", seconds=START_SECONDS)

@@ -364,8 +364,8 @@ class Bridge:
         self._progress.failures += self.loop is None  # else its batches are counted
         self._write(self._told("aside", first_line(error)))
         again = "" if self.options.once else f"; it is tried again in {self._pause:.0f} s"
-        self.say(f"stands aside: {error}{again}")
         self.leave()
+        self.say(f"stands aside: {error}{again}")
 
     def _prepare_status(self) -> None:
         """Find out where a table's status belongs that could not be opened for landing."""
