@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -365,17 +366,26 @@ def test_the_page_says_what_becomes_of_queues_that_no_gateway_holds(launch: Laun
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_bridge_finds_a_further_queue_in_the_directory_while_it_runs(launch: Launcher) -> None:
-    spool = launch.directory / "spool"
+    spool, later = launch.directory / "spool", launch.directory / "later"
     made_queue(spool / "1", 0)
     words = ("bridge", "--queue", spool, "--table", "table", "--trigger", "200ms")
-    landing = launch("--here", *words, module="tests.tools.dying")
+    landing = launch("--here", *words, "--consumer", "c", module="tests.tools.dying")
     landing.line(r"batch \d+: ", seconds=START_SECONDS)
-    made_queue(spool / "2", 10, 4)
-    landing.line(r"/spool/2 is a new queue", seconds=START_SECONDS)
-    landing.line(r"batch \d+: ", nth=2, seconds=START_SECONDS)
+    made_queue(later, 20, 5)
+    (later / "bridges").mkdir()
+    with open(later / "bridges" / "c.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        later.rename(spool / "3")
+        landing.line(r"/spool/3 is not landed: .* in use", seconds=START_SECONDS)
+        made_queue(spool / "2", 10, 4)
+        landing.line(r"/spool/2 is a new queue", seconds=START_SECONDS)
+        landing.line(r"batch \d+: ", nth=2, seconds=START_SECONDS)
+    landing.line(r"/spool/3 is a new queue", seconds=START_SECONDS)
+    landing.line(r"batch \d+: ", nth=3, seconds=START_SECONDS)
     assert landing.end() == 0, landing.output
+    assert landing.output.count("is not landed") == 1
     rows = LandedTable(launch.directory / "table").read(["gateway"])
-    assert sorted(Counter(rows["gateway"].to_pylist()).values()) == [3, 4]
+    assert sorted(Counter(rows["gateway"].to_pylist()).values()) == [3, 4, 5]
     assert list((spool / "2" / "bridges").glob("*.json")), "its page shows the bridge"
 
 

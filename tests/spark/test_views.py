@@ -118,6 +118,7 @@ def test_no_member_of_a_body_spoils_an_inferred_view(
     frame = spark.createDataFrame(list(enumerate(bodies)), "offset long, body binary").coalesce(1)
     seen = views.json_columns(frame)
     assert seen.columns == [*frame.columns, *names, "json_error"]
+    assert seen.schema.simpleString().count("a:") in (0, 50)
     assert len(seen.collect()) == len(bodies)
     assert seen.select(*names).count() == len(bodies)
 
