@@ -24,7 +24,7 @@ from twisted_msgproto import cli
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.lumberjack import encode_json, encode_window
 from twisted_msgproto.net.site.queue_figures import NEVER_REFUSES, read_figures, safe_and_landing
-from twisted_msgproto.queue import Description, Landed, QueueReader
+from twisted_msgproto.queue import Description, Landed, QueueReader, QueueWriter
 from twisted_msgproto.queue.consumers import read_statuses, rests_until
 from twisted_msgproto.spark.report import (
     Aside,
@@ -37,6 +37,7 @@ from twisted_msgproto.spark.report import (
     lag,
     progress_line,
 )
+from twisted_msgproto.spark.source_options import open_queue
 from twisted_msgproto.table.landing import LandedRanges
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -331,6 +332,23 @@ def test_a_wrong_clock_lets_no_bridge_rest_for_months__RD_21(tmp_path: Path, wro
         status = told(tmp_path, at, DRAINED)
         assert status["rests_until"] < at + 64 * DAY
     assert status["longest_pause_seconds"] <= 32 * DAY
+
+
+@pytest.mark.parametrize("ahead", [-DAY, -60.0, 60.0, DAY])
+def test_times_that_another_machine_tells_are_by_the_gateways_clock__RD_21(
+    tmp_path: Path, ahead: float
+) -> None:
+    """A bridge whose clock was late by a minute was missed for as long as it ran."""
+    QueueWriter(str(tmp_path)).close()
+    now = time.time()
+    far = StatusFiles({}, "night", {}, lambda: now + ahead, once=True, every=HOUR)
+    with Served(tmp_path) as served:
+        queue = open_queue(served.location)
+        queue.register("night")
+        queue.tell("night", far.for_queue(DRAINED, "q"))
+    [status] = read_statuses(tmp_path)
+    heard = status["updated_at"]
+    assert now <= heard <= time.time() and rests_until(status, heard) == heard + HOUR
 
 
 @pytest.mark.parametrize("until", [None, True, "soon", float("nan"), 1e300, -5.0, {}])

@@ -220,6 +220,13 @@ def rests_until(status: Mapping[str, Any], now: float) -> float:
     return until if believed else 0.0
 
 
+def by_our_clock(status: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return a status that comes from another machine ``now``, with the times of our clock."""
+    heard = _time(status.get("updated_at"))
+    times = [name for name in ("updated_at", "rests_until") if heard and _time(status.get(name))]
+    return {**status, **{name: status[name] - heard + now for name in times}}
+
+
 def standings(
     queue: Queue, described: Description, statuses: Mapping[str, Mapping[str, Any]], now: float
 ) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from twisted_msgproto.core.errors import QueueError, QueueMismatch, shown
 
 from ..core.disk import Disk
 from . import consumers, damage
-from .consumers import status_path, write_status
+from .consumers import by_our_clock, status_path, write_status
 from .damage import Range
 from .lineage import Description, Landed
 from .reader import READ_ROWS, QueueReader
@@ -148,7 +148,8 @@ class Served:
         if consumer not in reader.consumers():  # names of files come from here alone
             raise QueueError(f"there is no consumer {consumer[:64]!r}")
         try:
-            write_status(status_path(self._directory, consumer), {**status, "consumer": consumer})
+            told = by_our_clock({**status, "consumer": consumer}, time.time())
+            write_status(status_path(self._directory, consumer), told)
         except OSError as error:
             raise QueueError(f"the status cannot be written: {error.strerror}") from None
         return {}
