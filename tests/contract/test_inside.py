@@ -218,6 +218,20 @@ class SessionHooks:
         waiting[1].errback(Boom("established"))
         self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
 
+    def test_a_session_hook_without_inlineCallbacks_is_told(self: Any) -> None:
+        def never(session: Any, *reason: Any) -> Any:
+            yield Deferred()
+
+        async def neither(session: Any, *reason: Any) -> Any:
+            yield
+
+        world = self.world(SafeSink(), hooks={"sessionEstablished": never, "sessionLost": neither})
+        peer = world.join()
+        self.soon(world, peer.send(b"x"), 2)
+        peer.cut()
+        world.wait(60)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 2)
+
     def test_a_deferred_of_a_session_hook_that_fails_is_logged(self: Any) -> None:
         returned: list[Deferred[None]] = []
 

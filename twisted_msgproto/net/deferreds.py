@@ -9,7 +9,7 @@ Deferred here fires exactly once.  How much may wait is checked by
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from inspect import iscoroutine
+from inspect import isasyncgen, iscoroutine, isgenerator
 from typing import Any, Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -176,7 +176,10 @@ def guarded(log: Logger, peer: str, hook: Callable[..., object], *arguments: Any
         log.failure("{peer}: {hook} failed", failure, peer=peer, hook=name)
 
     try:
-        later = promised(hook(*arguments))
+        returned = hook(*arguments)
+        if isgenerator(returned) or isasyncgen(returned):  # inlineCallbacks was forgotten
+            raise TypeError("it is a generator, so nothing of it has run")
+        later = promised(returned)
         if later is not None:
             later.addErrback(failed)
     except BaseException:
