@@ -495,6 +495,9 @@ def test_a_protocol_that_never_asks_takes_none() -> None:
     with pytest.raises(ConfigurationError, match="other does not ask who may what"):
         Other(authoriser=Judge())
     assert Other().authoriser is None
+    Other.actions = frozenset({"publsh"})
+    with pytest.raises(ConfigurationError, match=r"Other.actions: there is no action 'publsh' \("):
+        Other()
 
 
 def test_factories_say_what_they_ask() -> None:

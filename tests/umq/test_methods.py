@@ -276,6 +276,12 @@ class Methods(Pairs):
     def test_names_are_taken_once(self):
         self.assertRaises(ValueError, self.methods.register, len, name="add")
 
+    def test_an_action_that_there_is_not(self):
+        """A call of the method would be refused, and end the session."""
+        told = r"action 'publsh' \(did you mean 'publish'\?\)"
+        with self.assertRaisesRegex(ConfigurationError, told):
+            self.methods.register(len, action="publsh")
+
     def test_an_error_which_is_json_but_not_ours_is_a_plain_one(self):
         other = self.pair()
         for payload in ("[1]", '{"type":1}'):

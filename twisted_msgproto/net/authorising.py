@@ -207,6 +207,16 @@ class Permissions:
         )
 
 
+def known_actions(key: str, names: Iterable[str], more: str = "") -> None:
+    """Raise ConfigurationError if there is no such action."""
+    for name in names:
+        if name not in ACTIONS:
+            known = ", ".join(ACTIONS) + more
+            raise ConfigurationError(
+                f"{key}: there is no action {name!r}{closest(name, ACTIONS)}; known: {known}"
+            )
+
+
 def refusal_text(action: str, name: str) -> str:
     return f"not allowed to {_SPOKEN[action]} {name}" if name else f"not allowed to {action}"
 
@@ -476,12 +486,7 @@ def _texts(key: str, value: object) -> tuple[str, ...]:
 def _actions(key: str, names: Sequence[str]) -> tuple[str, ...]:
     if ALL in names:
         return ACTIONS
-    for name in names:
-        if name not in ACTIONS:
-            known = ", ".join((*ACTIONS, ALL))
-            raise ConfigurationError(
-                f"{key}: there is no action {name!r}{closest(name, ACTIONS)}; known: {known}"
-            )
+    known_actions(key, names, f", {ALL}")
     return tuple(action for action in ACTIONS if action in names)
 
 

@@ -27,7 +27,7 @@ from ..core.limits import Limit, Limits
 from ..core.machine import Table
 from ..core.reasons import client_tls, tls_text
 from ..core.session_memory import SESSION_LIMIT
-from .authorising import Authoriser
+from .authorising import Authoriser, known_actions
 from .counters import Counters, Traffic
 from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
 from .memory import MIN_RATE, Ledger, SharedState
@@ -336,10 +336,11 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """Make a factory as :class:`SessionFactory` does; ``authoriser`` is an
         :class:`~.authorising.Authoriser`, or None: clients may do everything.
 
-        Raises ConfigurationError if the sessions of this factory would not ask the authoriser, and
-        TypeError if it is none.
+        Raises ConfigurationError if the sessions of this factory would not ask the authoriser, or
+        about an action that there is not, and TypeError if it is none.
         """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
+        known_actions(f"{type(self).__name__}.actions", self.actions)
         if authoriser is not None:
             asks = callable(getattr(authoriser, "allows", None))
             expect("authoriser", authoriser, "an object with a method allows", asks)

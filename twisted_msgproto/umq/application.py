@@ -30,7 +30,7 @@ from ..core.strict_json import (
     NotJson,
     parse_json,
 )
-from ..net.authorising import CALL, PUBLISH, SUBSCRIBE
+from ..net.authorising import CALL, PUBLISH, SUBSCRIBE, known_actions
 from ..net.deferreds import promised
 from ..net.turns import Turn
 from .protocol.calls import CallFailed, Reply, Request, Stored
@@ -141,7 +141,8 @@ class MethodRegistry:
         ``streamed`` (False): the call comes before its attachments, so a sink gets it without them.
         ``with_request`` (False): the first argument is the :class:`~.calls.Request`.  ``action``
         (``"call"``): what an authoriser is asked about; any other is about the first argument, a
-        name, and not about the method.  ValueError if the name is taken.
+        name, and not about the method.  ValueError if the name is taken, ConfigurationError for an
+        action that there is not.
         """
         if function is None:
             return lambda later: self.register(later, **options)
@@ -149,6 +150,7 @@ class MethodRegistry:
         name: str = settings.pop("name", None) or function.__name__
         if name in self.methods:
             raise ValueError(f"the method {name!r} is registered already")
+        known_actions("action", [settings.get("action", CALL)])
         try:
             signature = inspect.signature(function, eval_str=True)
         except NameError:  # an annotation that is known to type checkers alone
