@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.doubles import Tcp
-from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
+from tests.tools.small_link import LineCounters, LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto import Message, MessageBatch
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
@@ -20,6 +20,7 @@ from twisted_msgproto.core.errors import (
     QueueError,
     TimedOut,
 )
+from twisted_msgproto.extend import CounterPaths
 from twisted_msgproto.net.wires.stream import Output
 
 FIRST_READ_BYTES, PARTIAL_READ_BYTES, READ_BYTES_MIN = 16 << 10, 64 << 10, 1 << 10
@@ -399,6 +400,15 @@ class Edges(LinkCase):
     def test_an_error_in_a_machine_that_ends_keeps_no_place_of_the_server(self) -> None:
         server, _ = self.link()
         server.machine.lost = lambda now: 1 / 0
+        self.assertRaises(ZeroDivisionError, server.connectionLost)
+        self.assertEqual(len(server.factory.liveConnections), 0)
+
+        class Stateless(LineMachine):
+            state = property(lambda machine: 1 / 0)
+
+        server, _ = self.link()
+        server.machine = Stateless()
+        server.factory.counters.join(server, CounterPaths.of(LineCounters))
         self.assertRaises(ZeroDivisionError, server.connectionLost)
         self.assertEqual(len(server.factory.liveConnections), 0)
 

@@ -626,8 +626,10 @@ class Link:
         self._hold(0)
         factory = self.factory
         factory.shared.paused.pop(self, None)
-        factory.counters.leave(self)
-        factory.connectionClosed(self.protocol, reason)
+        try:
+            factory.counters.leave(self)
+        finally:
+            factory.connectionClosed(self.protocol, reason)
 
     def snapshot(self) -> dict[str, object]:
         """Return where the connection stands, as plain values without secrets."""
