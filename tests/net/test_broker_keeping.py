@@ -378,6 +378,9 @@ def test_what_is_due_is_done_though_nothing_else_happens() -> None:
     broker.machine.subscribe(reader, ORDERS, broker.now())
     broker.machine.unsubscribe(reader, ORDERS, broker.now())
     clock.advance(1)
+    for count in (5000, 1):
+        broker.publish([(QueueName(SPACE, "much"), head("tests", ORDERS), b"")] * count)
+    assert 2600 in {queue.waiting for queue in broker.store.queues()}, "what one turn may do"
     broker.publish([(bills, head("tests", bills), b"1")])
     clock.advance(1)
     assert {queue.name.name: queue.waiting for queue in broker.store.queues()}["bills"] == 1

@@ -280,6 +280,9 @@ def test_a_bridge_that_runs_says_so_and_one_that_was_killed_is_silent() -> None:
     assert shown_bridge(WELL, 101.0)["last_batch"]["rows"] == 5
     assert shown_bridge(WELL, 101.0 + SILENT_SECONDS)["state"] == "silent"
     assert shown_bridge(WELL | {"state": "ended"}, 1e6)["state"] == "ended"
+    resting = WELL | {"state": "ended", "rests_until": 200.0}
+    states = [shown_bridge(resting, now)["state"] for now in (199.0, 200.0)]
+    assert states == ["resting", "overdue"]
 
 
 @pytest.mark.parametrize(

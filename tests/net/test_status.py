@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -24,6 +25,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
+from twisted_msgproto.net import counters
 from twisted_msgproto.net.gateway import Gateway, ListeningService
 from twisted_msgproto.net.site import figures as site_figures
 from twisted_msgproto.net.site import http as site_http
@@ -337,6 +339,8 @@ class Page(Served):
 
     async def test_a_stream_brings_samples_and_listeners_are_bounded(self) -> None:
         self.patch(site_http, "SAMPLE_SECONDS", 0.1)
+        self.patch(site_figures, "KEPT_SECONDS", 0.01)
+        self.patch(counters, "SAMPLE_SECONDS", 0.01)
         await self.serve()
         peers = [await self.peer(self.port) for _ in range(LISTENERS_MAX)]
         for peer in peers:
@@ -359,6 +363,9 @@ class Page(Served):
         await peers[0].gone
         await self.gateway.stopService()
         await peers[1].until(b"\r\n0\r\n\r\n")
+        flow = re.findall(rb'"at": \[([\d, ]+)\]', peers[1].nbytes)
+        at = [int(one) for told in flow for one in told.split(b",")]
+        self.assertEqual(at, sorted({*at}), "each sample of the flow is sent once")
 
     async def test_a_page_that_comes_after_the_last_has_gone_has_samples_too(self) -> None:
         await self.serve()
