@@ -54,6 +54,21 @@ class Draining:
             world.wait(2)
             self.successResultOf(drained)
 
+    def test_who_waits_for_the_end_no_longer_changes_nothing_of_it(self: Any) -> None:
+        """The others were told at once, and nothing was cut off any more."""
+        world = self.world(HeldSink(), drain=3.0)
+        peer = world.join()
+        self.ignore(peer.send())
+        world.pump()
+        given_up, drained = world.factory.drain(), world.factory.drain()
+        given_up.cancel()
+        self.failureResultOf(given_up, CancelledError)
+        world.wait(2)
+        self.assertNoResult(drained)
+        self.assertNoResult(world.factory.drain())
+        world.wait(2)
+        self.successResultOf(drained)
+
 
 class Ending:
     def test_an_orderly_end_finishes_what_is_in_flight(self: Any) -> None:

@@ -16,7 +16,7 @@ from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError, ZeroReturnError
 from service_identity import VerificationError
 from twisted.internet.address import UNIXAddress
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
@@ -29,6 +29,7 @@ from ..core.reasons import client_tls, tls_text
 from ..core.session_memory import SESSION_LIMIT
 from .authorising import Authoriser, known_actions
 from .counters import Counters, Traffic
+from .deferreds import Waiters
 from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
 from .memory import MIN_RATE, Ledger, SharedState
 from .peers import CROWDED, Eviction
@@ -356,7 +357,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self._perAddress: Counter[str] = Counter()
         self._eviction = Eviction()
         self._taken = 0  # connections: the live ones, and those that have no session yet
-        self._drained: Deferred[None] | None = None
+        self._drainWaiters: Waiters[None] = Waiters()
+        self._drained = False
+        self._deadline: Any = None  # the call that cuts off what has not ended
         self.draining: bool = False
 
     def logPrefix(self) -> str:
@@ -536,16 +539,16 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         Each link's ``drain()`` stops reading, acknowledges what it has when that is safe, and
         closes.  After the limit ``drain`` the rest is cut off.
         """
-        if self._drained is None:
+        if not self.draining:
             self.draining = True
-            self._drained = Deferred()
-            deadline = self.clock.callLater(self.limits["drain"], self._cutOff)
-            self._drained.addBoth(lambda result: deadline.active() and deadline.cancel())
-            self._drained.addBoth(lambda result: None)
+            self._deadline = self.clock.callLater(self.limits["drain"], self._cutOff)
             for protocol in list(self.liveConnections):
                 protocol.link.drain()
             self._lookDrained()
-        return self._drained
+        return self._whenDrained()
+
+    def _whenDrained(self) -> Deferred[None]:
+        return succeed(None) if self._drained else self._drainWaiters.wait()
 
     def abort(self) -> None:
         """End the live connections at once, and accept no more."""
@@ -559,7 +562,12 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self._lookDrained()
 
     def _lookDrained(self) -> None:
-        drained = self._drained
-        if drained is not None and not drained.called and not self.liveConnections:
-            self.peerLog.sum_up()
-            drained.callback(None)
+        if self.draining and not self._drained and not self.liveConnections:
+            self._drainEnds()
+
+    def _drainEnds(self) -> None:
+        self._drained = True
+        if self._deadline is not None and self._deadline.active():
+            self._deadline.cancel()
+        self.peerLog.sum_up()
+        self._drainWaiters.fire(None)

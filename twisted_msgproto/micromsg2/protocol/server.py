@@ -381,10 +381,13 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         first = not self.draining
         drained = super().drain()
         if first:
-            drained.addBoth(lambda result: self.queues.left())
             for publication in list(self.publications):
                 publication.look()
         return drained
+
+    def _drainEnds(self) -> None:
+        self.queues.left()
+        super()._drainEnds()
 
     def lookBroker(self) -> None:
         """Let the topics continue in the next turn if they were asked for much."""

@@ -481,16 +481,18 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def drain(self) -> Deferred[None]:
         """Read no more, confirm what arrived once it is safe, then close the sockets."""
-        if self._drained is None:
+        if not self.draining:
             self.draining = True
-            self._drained = Deferred()
-            self._drained.addBoth(lambda result: self.queues.left())
             if self._link is None:
-                self._drained.callback(None)
+                self._drainEnds()
             else:
                 self._deadline = self.clock.callLater(self.limits["drain"], self._link.cut)
                 self._link.drain()
-        return self._drained
+        return self._whenDrained()
+
+    def _drainEnds(self) -> None:
+        self.queues.left()
+        super()._drainEnds()
 
     def abort(self) -> None:
         self.drain()
@@ -502,8 +504,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         if self._deadline.active():
             self._deadline.cancel()
         link.connectionLost()
-        self.peerLog.sum_up()
-        link.wire.stopped.chainDeferred(self.drain())
+        link.wire.stopped.addBoth(lambda _: self._drainEnds())
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
         """A session was opened; the link is no client's."""
