@@ -23,8 +23,9 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError, TableError
 from ..queue.queue_directories import path_of
+from ..table.actions import version_name
 from ..table.object_storage import plain_options, storage_at
-from ..table.storage import one_line
+from ..table.storage import LOG, Storage, one_line
 from .filters import expression
 from .source import arrow_schema
 from .source_options import microseconds, refuse_misspelt, split_list, truth, whole
@@ -104,8 +105,10 @@ def open_table(
             raise ConfigurationError(
                 f"the table {location} has no version {version}: its newest is {table.version()}"
             )
-        if version is not None:
-            table.load_as_version(version)
+        if version is not None and not went_back(table, storage_at(location, storage), version):
+            raise ConfigurationError(
+                f"the table {location} cannot be read as of {version}: its log begins later"
+            )
     except TableNotFoundError:
         raise ConfigurationError(f"there is no table at {location}") from None
     except TableError as error:
@@ -114,6 +117,22 @@ def open_table(
         line = one_line(error)
         raise ConfigurationError(f"the table {location} cannot be opened: {line}") from None
     return table
+
+
+def went_back(table: DeltaTable, place: Storage, version: int | dt.datetime) -> bool:
+    """Load an older version; return False where it is not kept, for which delta-rs may take a
+    later one.
+    """
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        table.load_as_version(version)
+    except TableNotFoundError:
+        return False
+    if isinstance(version, int):
+        return True
+    [info] = place.filesystem().get_file_info([f"{LOG}/{version_name(table.version())}"])
+    return info.mtime_ns is None or info.mtime_ns <= version.timestamp() * 1e9
 
 
 def table_schema(table: DeltaTable) -> StructType:
