@@ -390,6 +390,15 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, options: dict[str, str], text
     assert "\n" not in str(caught.value)
 
 
+def test_a_stream_of_a_table_is_refused_in_words(tmp_path: Path) -> None:
+    """Spark itself said that a local variable of its own has no value."""
+    pytest.importorskip("pyspark")
+    from twisted_msgproto.core.errors import ConfigurationError
+
+    with pytest.raises(ConfigurationError, match="stream the queue"):
+        data_source("msgproto-table", path=tmp_path).streamReader(None)
+
+
 def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     from pyspark.sql import datasource as sql

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError, TableError
@@ -224,6 +230,12 @@ class TableSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = TableOptions(self.options)
         return (FilteredTableReader if options.push_filters else TableReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        raise ConfigurationError(
+            "a table is no source of streams here: stream the queue (format msgproto), or use "
+            "Spark's Delta connector"
+        )
 
 
 def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
