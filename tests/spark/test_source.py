@@ -204,8 +204,7 @@ def trim(queue: Path) -> int:
 
 
 def changed(queue: Path, name: str) -> dict[str, int]:
-    place = {"offset": 900, **proof(queue, 900)}
-    return {**place, name: place[name] + 1}
+    return {"offset": 900, name: proof(queue, 900)[name] + 1}
 
 
 Case = tuple[Callable[[Path], dict[str, int]], tuple[str, ...]]

@@ -117,7 +117,7 @@ class Gateways:
         """Ask those that are due, and return those that answered and confirmed ``landed``."""
         now = self._clock()
         self._grow(now)
-        waiting = 0
+        waiting = set[str]()
         for crew in (self._crew, self._searching):
             crew.relieve(ROUND_SECONDS)
         for one in self.all:
@@ -128,16 +128,17 @@ class Gateways:
                 one.asking, one.asked = True, now
                 crew = self._crew if one.state == ANSWERS else self._searching
                 crew.submit(self._asking(one, landed))
-                waiting += one.state in (NEW, ANSWERS)
+                if one.state in (NEW, ANSWERS):
+                    waiting.add(one.location)
         answered = []
         deadline = time.monotonic() + seconds
         while True:
             try:
-                left = max(0.0, deadline - time.monotonic()) if waiting > 0 else 0.0
-                one, answer = self._answers.get(timeout=left) if left else self._answers.get(False)
+                left = max(0.0, deadline - time.monotonic()) if waiting else 0.0
+                one, answer = self._answers.get(timeout=left)
             except queues.Empty:
                 break
-            waiting -= one.state in (NEW, ANSWERS) and one.asked == now
+            waiting.discard(one.location)
             one.asking = False
             if self._take(one, answer):
                 answered.append(one)
