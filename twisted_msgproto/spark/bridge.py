@@ -44,7 +44,7 @@ from . import need_spark
 from .configuration import BridgeOptions
 from .gateways import AWAY, REFUSED, Gateways, Marks
 from .jobs import Runner, SparkRunner
-from .locks import LOCK, locked, own_folder, private_directory, remove_halves
+from .locks import locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Maintenance, Pace
 from .registration import fork_workers_by
 from .report import (
@@ -212,9 +212,8 @@ def temporary_folder() -> Iterator[Path]:
     with own_folder(private_directory(), TEMPORARY) as scratch:
         yield scratch
         with contextlib.suppress(OSError):
-            for path in scratch.iterdir():
-                if path.is_file() and path.name != LOCK:
-                    path.unlink()
+            for path in scratch.glob("*.*"):  # neither its lock nor its folders
+                path.unlink()
 
 
 def _say(output: LogOutput, json: bool, line: str) -> None:
