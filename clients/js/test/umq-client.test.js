@@ -71,6 +71,8 @@ test("attachments that are no array are not left out", async () => {
   const { client, socket, world } = await connected({ onCall });
   const topic = client.session.openTopic("1");
   socket.take();
+  assert.throws(() => client.registerCallback(/** @type {any} */ ("f")), TypeError);
+  await assert.rejects(client.subscribe(() => "x", /** @type {any} */ ("f")), TypeError);
   for (const attachments of [new Blob(["a"]), new ArrayBuffer(1), new Uint8Array(0), 7]) {
     await assert.rejects(client.call("x", { attachments: /** @type {any} */ (attachments) }), TypeError);
     assert.throws(() => topic.publish("x", /** @type {any} */ (attachments)), TypeError);
@@ -398,6 +400,8 @@ test("attributes of the peer are kept and told (UM-15, UM-16)", async () => {
   assert.deepEqual(socket.take(), ["A1:S:mine=x=y", Uint8Array.of(1), "X:mine"]);
   const refused = () => {
     assert.throws(() => client.setAttribute("a=b", "c"), TypeError);
+    for (const wrong of [3, null, undefined])
+      assert.throws(() => client.setAttribute("a", /** @type {any} */ (wrong)), TypeError);
     assert.throws(() => client.setAttribute("a", "\ud83c"), TypeError);
     assert.throws(() => client.setAttribute("a", "x".repeat(2 << 20)), LimitExceeded);
     assert.throws(() => client.setAttribute("a", "b", Array(33).fill(Uint8Array.of(1))), LimitExceeded);

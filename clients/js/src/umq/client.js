@@ -6,6 +6,7 @@ import { splitLimits } from "../limits.js";
 import { Backlog } from "../backlog.js";
 import { bodiesOf, methodCall, parseAnswer } from "./exchange.js";
 import { Machine } from "./machine.js";
+import { assignment } from "./sending.js";
 import { UmqSession } from "./session.js";
 import { Subscription } from "./subscription.js";
 import { LIMITS } from "./terms.js";
@@ -199,6 +200,7 @@ export class UmqClient extends ReconnectingClient {
    * @param {Answering} answering
    */
   registerCallback(answering) {
+    if (typeof answering !== "function") throw new TypeError("a callback is a function");
     const most = this._limits.callbacks ?? LIMITS.callbacks[0];
     if (this._callbacks.size >= most) throw new LimitExceeded(`${most} callbacks are registered already`);
     const id = base36(++this._lastCallback);
@@ -259,9 +261,9 @@ export class UmqClient extends ReconnectingClient {
    */
   setAttribute(name, value, attachments = []) {
     if (this.state === "closed") throw new ConnectionClosed("the client was closed");
-    if (name.includes("=")) throw new TypeError(`an attribute's name has no '=': ${name}`);
+    const payload = assignment(name, value);
     const bodies = bodiesOf(attachments, (_, bytes) => void bytes.catch(() => {}), () => {});
-    new Machine({ limits: this._limits }).check(`${name}=${value}`, bodies);
+    new Machine({ limits: this._limits }).check(payload, bodies);
     if (this.session?._machine.open) this.session.setAttribute(name, value, attachments);
     this._attributes.set(name, [value, attachments]);
   }

@@ -22,6 +22,19 @@ import { Code, VERSION, base36, charactersOf, encode, isId, valueOf } from "./wi
 const UNPAIRED = /\p{Surrogate}/u;
 
 /**
+ * The payload that sets an attribute; throws TypeError for what has none.
+ *
+ * @param {string} name
+ * @param {string} value
+ */
+export function assignment(name, value) {
+  if (typeof name !== "string" || typeof value !== "string")
+    throw new TypeError("an attribute's name and value are text");
+  if (name.includes("=")) throw new TypeError(`an attribute's name has no '=': ${name}`);
+  return `${name}=${value}`;
+}
+
+/**
  * The verbs of a session. The rest of it, what arrives, is in the subclasses.
  *
  * @extends {TimedMachine<State, UmqEvent>}
@@ -369,8 +382,7 @@ export class Sending extends TimedMachine {
    */
   setAttribute(name, value, attachments = []) {
     this._opened();
-    if (name.includes("=")) throw new TypeError(`an attribute's name has no '=': ${name}`);
-    this._send("S", "", `${name}=${value}`, attachments);
+    this._send("S", "", assignment(name, value), attachments);
   }
 
   /**

@@ -32,6 +32,7 @@ export class Subscription {
    * @param {(error: unknown) => void} client.report
    */
   constructor(hook, { forget, backlog, report }) {
+    if (hook !== null && typeof hook !== "function") throw new TypeError("a hook is a function");
     this._hook = hook;
     this._forget = forget;
     this._backlog = backlog;
