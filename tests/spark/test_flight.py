@@ -330,6 +330,8 @@ def test_without_the_token_nothing_is_told(queue: Path, tmp_path: Path) -> None:
         stale = FlightQueue(served.location, token_file=str(wrong), queue_id=identity(queue))
         with pytest.raises(QueueError, match="it wants its token"):
             next(iter(stale.read(0, 5)))
+        wrong.write_text("sesame")  # a token is exchanged while a bridge runs
+        assert stale.end() == 1500
         with pytest.raises(ConfigurationError, match="cannot read the token file /nowhere: No su"):
             FlightQueue(served.location, token_file="/nowhere")
 

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
@@ -97,6 +98,7 @@ class FlightQueue:
         token_file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
         authority = authority or os.environ.get(AUTHORITY)
         self._limit = limit
+        self._token_file = token_file
         self._use(read_token(token_file).encode() if token_file else None)
         roots = {"tls_root_certs": _read(authority, "certificate authority")} if authority else {}
         # gRPC would heed http_proxy and its like, whose proxies pass HTTP for browsers.
@@ -233,15 +235,18 @@ class FlightQueue:
         self._token = token
 
     def _finds_token(self, error: flight.FlightUnauthenticatedError) -> bool:
-        """Use the token in the file that a refusal names; return False if that changes nothing."""
-        try:
-            token = _own_token(_named_file(error), self.location)
-        except OSError:
-            return False
-        if token is None or token == self._token:
-            return False
-        self._use(token)
-        return True
+        """Use the token in the file that a refusal names, or in ours, which may be a new one;
+        return False if that changes nothing.
+        """
+        tokens: list[bytes | None] = []
+        with suppress(OSError):
+            tokens.append(_own_token(_named_file(error), self.location))
+        with suppress(ConfigurationError):
+            tokens.append(read_token(self._token_file).encode() if self._token_file else None)
+        token = next((one for one in tokens if one and one != self._token), None)
+        if token is not None:
+            self._use(token)
+        return token is not None
 
     def _away(self, error: Exception) -> QueueAway:
         why = reason(ConnectionError(_line(error)), "its address")
