@@ -143,6 +143,7 @@ def test_compose_mounts_files_that_exist_and_publishes_the_ports_of_the_image() 
         build = service.get("build")
         assert build is None or ((file.parent / build["context"] / build["dockerfile"]).is_file())
         assert build is None or build["target"] in stages()
+    assert services["bridge"]["depends_on"] == ["gateway"], "also on one whose queue is full"
     published = {word.split(":")[-1] for word in services["network"]["ports"]}
     assert published == set(of("gateway", "EXPOSE")[0].split())
     for name in ("gateway", "bridge"):
@@ -166,10 +167,18 @@ def test_prometheus_finds_a_gateway_that_has_started_again() -> None:
 
 def test_the_manifests_of_kubernetes_run_commands_of_msgproto_with_volumes_that_they_have() -> None:
     text = (PROJECT / "packaging" / "kubernetes.yaml").read_text()
-    found = {one["kind"]: one for one in yaml.safe_load_all(text)}
+    manifests = list(yaml.safe_load_all(text))
+    found = {one["kind"]: one for one in manifests}
     kinds = {"Service", "StatefulSet", "PersistentVolumeClaim", "Deployment"}
     assert set(found) == kinds
-    served = {port["port"] for port in found["Service"]["spec"]["ports"]}
+    services = {
+        one["metadata"]["name"]: one["spec"] for one in manifests if one["kind"] == "Service"
+    }
+    served = {port["port"] for service in services.values() for port in service["ports"]}
+    # A gateway whose queue is full is not ready until its bridge, which finds it, has landed it.
+    ways = services[found["StatefulSet"]["spec"]["serviceName"]]
+    assert ways["publishNotReadyAddresses"]
+    assert [port["name"] for port in ways["ports"]] == ["flight"]
     exposed: set[int] = set()
     for kind in ("StatefulSet", "Deployment"):
         spec = found[kind]["spec"]
