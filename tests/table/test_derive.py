@@ -27,6 +27,7 @@ from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.delta_table import Table
 from twisted_msgproto.table.derive import Derived, derive, propose, raw_rows, tried_lines, try_out
 from twisted_msgproto.table.landing import DAY, Target
+from twisted_msgproto.table.proof import verify
 from twisted_msgproto.table.retention import erase, expire
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.shape import Shape, shape_of
@@ -213,6 +214,8 @@ def test_a_run_that_was_interrupted_goes_on_or_begins_again(
     stop_after(1, table, a)
     with pytest.raises(TableError, match=r"has only a part of .*'msgproto table derive' again"):
         go_on(table, a)
+    half = verify(typed_of(table))
+    assert not half.intact and next(half.findings()).startswith("half made: run 'msgproto table")
     said: list[str] = []
     compact(opened_again(table), Run.new())
     make(table, a, say=said.append)

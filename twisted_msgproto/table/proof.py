@@ -102,10 +102,11 @@ class Report:
     gateways: dict[str, GatewayReport] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     nameless: int = 0
+    half_made: bool = False
 
     @property
     def intact(self) -> bool:
-        return not (self.lost or self.nameless) and all(
+        return not (self.lost or self.nameless or self.half_made) and all(
             found.intact for found in self.gateways.values()
         )
 
@@ -114,6 +115,8 @@ class Report:
         return sum(found.rows for found in self.gateways.values())
 
     def findings(self) -> Iterator[str]:
+        if self.half_made:
+            yield "half made: run 'msgproto table derive' again, to its end"
         for path, reason in sorted(self.lost.items()):
             yield f"lost: file {path}: {reason}"
         if self.nameless:
@@ -165,6 +168,7 @@ def verify(
     offsets = read_offsets(table.storage, files, every_column=every_column)
     report = Report(table.location, table.version, len(files))
     report.lost, report.nameless = offsets.lost, offsets.nameless
+    report.half_made = gaps.half_derived(table.transactions)
     reasons = _Reasons(table)
     landed = table.landed()
     for gateway in sorted({*landed, *offsets.gateways}):
