@@ -264,7 +264,7 @@ class Control(TestCase):
 def test_what_answers_and_is_no_gateway_is_one_line(answer: bytes) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(502 if answer == b"[]" else 200)
             self.end_headers()
             self.wfile.write(answer)
 

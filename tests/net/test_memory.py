@@ -203,6 +203,10 @@ def test_nobody_is_late_because_the_process_is_busy__RD_42() -> None:
     honest.hold(3_100_000)
     world.clock.advance(2 * LATE_SECONDS)
     other.hold(800_000)
+    other.hold(0)
+    honest.hold(100_000)  # for a while there is room
+    world.wait(1)
+    other.hold(3_000_000)
     assert not honest.cut
     honest.grow(1)
     world.wait(LATE_SECONDS + LOOK_SECONDS)
