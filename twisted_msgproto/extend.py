@@ -16,9 +16,11 @@ from .core.message import Message, MessageBatch
 from .registry import LOOPBACK, Registered
 
 if TYPE_CHECKING:
+    from .net.authentication import LOGIN_LIMITS, Authentication, AuthenticationOptions
     from .net.clients.client import ClientLink
     from .net.clients.client_endpoints import client_endpoint
     from .net.clients.command_types import (
+        LOG_IN_OPTIONS,
         TLS_OPTIONS,
         ConnectOptions,
         Messages,
@@ -35,12 +37,16 @@ if TYPE_CHECKING:
     from .net.link import Link
     from .net.logs import SteadyLogger
     from .net.options import ServerOptions
-    from .net.session import ClientSession, Session, SessionLink, hook
+    from .net.session import ClientSession, LoginLink, Session, SessionLink, hook
     from .net.wires.stream import StreamWire
 
 __all__ = [
+    "LOGIN_LIMITS",
+    "LOG_IN_OPTIONS",
     "LOOPBACK",
     "TLS_OPTIONS",
+    "Authentication",
+    "AuthenticationOptions",
     "ClientLink",
     "ClientSession",
     "ConnectOptions",
@@ -57,6 +63,7 @@ __all__ = [
     "Limits",
     "Link",
     "ListeningService",
+    "LoginLink",
     "Message",
     "MessageBatch",
     "Messages",
@@ -85,11 +92,12 @@ __all__ = [
 ]
 
 LATE: Final = {
+    "authentication": "LOGIN_LIMITS Authentication AuthenticationOptions",
     "clients.client": "ClientLink",
     "clients.client_endpoints": "client_endpoint",
     "clients.reconnect": "ReconnectingClient",
-    "clients.command_types": "TLS_OPTIONS ConnectOptions Messages Progress RecvOptions SendOptions"
-    " ask_each",
+    "clients.command_types": "LOG_IN_OPTIONS TLS_OPTIONS ConnectOptions Messages Progress"
+    " RecvOptions SendOptions ask_each",
     "counters": "CounterPaths",
     "factory": "MsgprotoServerFactory SessionFactory",
     "gateway": "Gateway ListeningService standalone",
@@ -97,7 +105,7 @@ LATE: Final = {
     "link": "Link",
     "logs": "SteadyLogger",
     "options": "ServerOptions",
-    "session": "ClientSession Session SessionLink hook",
+    "session": "ClientSession LoginLink Session SessionLink hook",
     "wires.stream": "StreamWire",
 }
 

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import CancelledError
+from twisted.internet.protocol import Protocol
 
 from tests.tools.byte_streams import flatten
 from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher
@@ -36,6 +38,8 @@ from twisted_msgproto.core.errors import (
     Refused,
     TimedOut,
 )
+from twisted_msgproto.extend import Authentication
+from twisted_msgproto.net import portal_over
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.testing import Clock, HeldSink, Pair, SafeSink, splits
 
@@ -305,6 +309,39 @@ def test_a_server_which_does_not_answer_is_left(lines: Any) -> None:
     served.end()
 
 
+def logging_in(lines: Any, password: str) -> tuple[Served, Any]:
+    served = Served(lines, SafeSink())
+    checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
+    served.server.authentication = Authentication(portal_over([checker]), served.server)
+    factory = lines.LinesClientFactory("me", password, clock=served.clock)
+    served.pairs.append(Pair(served.server.buildProtocol, factory.buildProtocol))
+    served.wait(3)
+    return served, served.pairs[0]
+
+
+def test_who_logs_in_is_named_in_what_is_stored(lines: Any) -> None:
+    served, pair = logging_in(lines, "right")
+    sent = pair.client.protocol.send(b"x")
+    served.settle()
+    assert sent.called and served.server.sink.messages[0].client_id == "me"
+    served.end()
+
+
+def test_who_does_not_log_in_is_kept_out(lines: Any) -> None:
+    served, pair = logging_in(lines, "wrong")
+    refused = failure_of(pair.client.protocol.whenEstablished())
+    assert isinstance(refused, Refused) and "the log-in is refused" in str(refused)
+    assert served.server.counters["login_failures"] == 1
+    stranger = Served.join(served)
+    sent = stranger.send(b"x")
+    served.settle()
+    assert "one login is expected" in str(failure_of(sent)) and not served.server.sink.messages
+    served.pairs.append(Pair(served.server.buildProtocol, lambda address: Protocol()))
+    served.wait(31)
+    assert all(pair.server.gone for pair in served.pairs)
+    served.end()
+
+
 def test_limits_are_looked_at_before_anything_is_sent(lines: Any) -> None:
     served = Served(lines, HeldSink(), line_bytes=64, in_flight=2)
     client = served.join()
@@ -473,10 +510,13 @@ def test_its_own_twistd_plugin_and_a_subclass_of_it(
     )
     server = launch(
         *("lines", "-e", LOOPBACK, "--queue", "spool", "--class", "shouting:Shouting"),
+        *("--auth", "memory:me:right"),
         module="twisted",
         env=with_sixth,
     )
-    sent_through(launch, server.address("lines", seconds=START_SECONDS), with_sixth)
+    (launch.directory / "password").write_text("right\n")
+    log_in = ("--user", "me", "--password-file", "password")
+    sent_through(launch, server.address("lines", seconds=START_SECONDS), with_sixth, *log_in)
     assert server.end(seconds=START_SECONDS) == -signal.SIGTERM
     assert bodies(launch.directory / "spool") == [b"ONE", b"T\\WO"]
 

@@ -9,8 +9,11 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from twisted_msgproto.extend import (
+    LOG_IN_OPTIONS,
     TLS_OPTIONS,
+    Connecting,
     ConnectionClosed,
+    ConnectOptions,
     Message,
     Messages,
     Progress,
@@ -23,14 +26,22 @@ from twisted_msgproto.extend import (
 from .protocol import LinesClient, connect
 
 DEFAULT_ENDPOINT = "tcp:127.0.0.1:5060"
-SEND_OPTIONS = TLS_OPTIONS | {"window"}
-RECV_OPTIONS = TLS_OPTIONS
+SEND_OPTIONS = TLS_OPTIONS | LOG_IN_OPTIONS | {"window"}
+RECV_OPTIONS = TLS_OPTIONS | LOG_IN_OPTIONS
 WINDOW = 256
+
+
+def connected(
+    reactor: Any, options: ConnectOptions, client: type[LinesClient] = LinesClient
+) -> Connecting[LinesClient]:
+    """Return what connects as these options of a command say."""
+    user, password = options.user, options.password or ""
+    return connect(reactor, client_endpoint(reactor, options), client, user=user, password=password)
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """Send all messages; return when each is acknowledged."""
-    async with connect(reactor, client_endpoint(reactor, options)) as client:
+    async with connected(reactor, options) as client:
         await ask_each(reactor, messages, progress, options.window or WINDOW, client.send)
 
 
@@ -47,7 +58,7 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
             """There is no more to come."""
             ended.callback(None)
 
-    async with connect(reactor, client_endpoint(reactor, options), Showing) as client:
+    async with connected(reactor, options, Showing) as client:
         await client.subscribe()
         await ended
         raise ConnectionClosed("the server has ended the connection")

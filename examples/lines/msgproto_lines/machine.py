@@ -23,6 +23,8 @@ from .terms import (
     BodiesStored,
     BodyPublished,
     Counters,
+    LetIn,
+    LoginAsked,
     State,
     SubscriptionAsked,
 )
@@ -82,7 +84,7 @@ class Side(Connection[bytes, bytes, Any]):
 
     def drain(self, now: float) -> Events:
         """Take nothing more; finish what is under way."""
-        if self.state is State.OPEN:
+        if self.state in (State.LOGIN, State.OPEN):
             self._state = State.DRAINING
         return []
 
@@ -120,16 +122,47 @@ class Side(Connection[bytes, bytes, Any]):
 class Server(Side):
     """Acknowledges a line when it and all before it are done."""
 
-    def __init__(self, limits: Limits) -> None:
-        """``limits`` are those of a factory."""
+    def __init__(self, limits: Limits, authenticates: bool = False) -> None:
+        """``limits`` are those of a factory; ``authenticates``: clients log in first."""
         super().__init__(limits)
+        if authenticates:
+            self._state = State.LOGIN
+        self._asked = False
         self.waiting: dict[int, list[bytes]] = {}  # bodies which are not safe, by position
         self._window: ReceiveWindow[int] = ReceiveWindow()
         self._bodies: list[bytes] = []  # of the read at hand
 
+    def connection_made(self, now: float) -> Events:
+        """Wait for a log-in, but not for ever."""
+        if self.state is State.LOGIN:
+            self.deadlines.set("login", now + self.limits["login-seconds"])
+        return []
+
+    def _late(self, now: float, events: Events) -> None:
+        self.fail("login-seconds", "no log-in in time", events)
+
+    timely: ClassVar[Any] = {"login": _late}
+
+    def let_in(self) -> None:
+        """Go on: the client has logged in."""
+        self.deadlines.clear("login")
+        self._state = State.OPEN
+        self._out.append(line(b"welcome", b""))
+
+    def keep_out(self) -> None:
+        """End: the client is nobody we know."""
+        self._last = line(b"error", b"the log-in is refused")
+        self._state = State.CLOSED
+
     def take(self, word: bytes, rest: bytes, now: float, events: Events) -> None:
-        """Take a body, or a subscription."""
-        if word == b"put":
+        """Take a log-in, a body, or a subscription."""
+        if self.state is State.LOGIN:
+            if word != b"login" or self._asked:
+                raise ValueError("one login is expected, and nothing before its answer")
+            self._asked = True
+            name, _, password = unescape(rest).decode().partition("\n")
+            events.append(LoginAsked(name, password))
+        elif word == b"put":
             self._bodies.append(unescape(rest))
         elif word == b"subscribe":
             self.read_ends(events)
@@ -182,11 +215,14 @@ class Server(Side):
 class Client(Side):
     """Says what callers ask for, and gives each back when it is done."""
 
-    def __init__(self, limits: Limits) -> None:
-        """``limits`` are those of a factory."""
+    def __init__(self, limits: Limits, user: str | None = None, password: str = "") -> None:
+        """``limits`` are those of a factory; ``user`` logs in, None does not."""
         super().__init__(limits)
         self.waiting: deque[Any] = deque()  # who waits for acks, oldest first
         self._acknowledged = 0
+        if user is not None:
+            self._state = State.LOGIN
+            self._out.append(line(b"login", escape(f"{user}\n{password}".encode())))
 
     def ask(self, word: bytes, body: bytes, waiter: Any, now: float) -> None:
         """Say a line; ``waiter`` comes back in Acknowledged, or in WorkLost.
@@ -205,7 +241,10 @@ class Client(Side):
 
     def take(self, word: bytes, rest: bytes, now: float, events: Events) -> None:
         """An ack, what others have put, or why the server ends."""
-        if word == b"message":
+        if self.state is State.LOGIN and word == b"welcome":
+            self._state = State.OPEN
+            events.append(LetIn())
+        elif word == b"message":
             events.append(BodyPublished(unescape(rest)))
         elif word == b"error":
             self.fail("refused", rest.decode("utf-8", "replace"), events)

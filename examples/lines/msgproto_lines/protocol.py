@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from twisted.internet.defer import Deferred, fail
+from twisted.cred.error import LoginFailed
+from twisted.cred.portal import Portal
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from twisted_msgproto.extend import (
+    LOGIN_LIMITS,
+    Authentication,
     ClientLink,
     ClientSession,
     Connecting,
@@ -20,6 +24,7 @@ from twisted_msgproto.extend import (
     Fault,
     IllegalTransition,
     LimitExceeded,
+    LoginLink,
     Message,
     MessageBatch,
     MsgprotoServerFactory,
@@ -28,7 +33,6 @@ from twisted_msgproto.extend import (
     Refused,
     Session,
     SessionFactory,
-    SessionLink,
     SteadyLogger,
     StreamWire,
     connecting,
@@ -43,6 +47,9 @@ from .terms import (
     BodiesStored,
     BodyPublished,
     Counters,
+    LetIn,
+    LoginAsked,
+    State,
     SubscriptionAsked,
 )
 
@@ -50,7 +57,7 @@ PROTOCOL = "lines"
 KIND = "line"
 
 
-class LinesServerLink(SessionLink):
+class LinesServerLink(LoginLink):
     """The server's side of one connection: what its machine says is done here."""
 
     log = SteadyLogger(namespace="msgproto_lines")
@@ -61,14 +68,33 @@ class LinesServerLink(SessionLink):
 
     def makeMachine(self) -> Server:
         """Return a machine with the factory's limits."""
-        return Server(self.factory.limits)
+        return Server(self.factory.limits, self.factory.authentication is not None)
 
     def transportSecured(self) -> None:
-        """The connection can be used; there is no hand-shake of our own."""
-        self.establish()
+        """The connection can be used; a log-in comes first where there are users."""
+        if self.factory.authentication is None:
+            self.establish()
+
+    def _login(self, event: LoginAsked) -> None:
+        self.decide(event).addCallbacks(self._letIn, self._keptOut)
+
+    def _letIn(self, name: str | None) -> None:
+        if self.machine.state is State.LOGIN:
+            self.clientId = name
+            self.machine.let_in()
+            self.establish()
+            self.flush()
+
+    def _keptOut(self, failure: Failure) -> None:
+        if not failure.check(LoginFailed, CancelledError, Refused):  # the hook is wrong
+            self.log.failure("{peer}: the log-in failed", failure, peer=self.peer)
+        if self.machine.state is State.LOGIN:
+            self.machine.keep_out()
+            self.flush()
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone."""
+        self.endLogin()
         self.factory.subscribers.pop(self, None)
         super().sessionEnding(reason)
 
@@ -91,7 +117,8 @@ class LinesServerLink(SessionLink):
         self.factory.subscribers[self] = None
 
     actions: ClassVar = {
-        Fault: SessionLink.peerFaulted,
+        Fault: LoginLink.peerFaulted,
+        LoginAsked: _login,
         BodiesReceived: _received,
         BodiesStored: _stored,
         SubscriptionAsked: _subscribed,
@@ -103,18 +130,29 @@ class LinesServer(Session, link=LinesServerLink):
 
     factory: LinesServerFactory
     link: LinesServerLink
+    avatar: Any
+
+    @hook
+    def authorise(self, asked: LoginAsked) -> Any:
+        """Return who the client is, or a Deferred for that; any failure keeps it out."""
+        authentication = self.factory.authentication
+        credentials = authentication.credentials(asked.name, asked.password)
+        return self.link.login(credentials, asked.name)
 
 
 class LinesServerFactory(MsgprotoServerFactory):
     """Builds a LinesServer for each client; ``subscribers`` are those which get what is put."""
 
     protocolName = PROTOCOL
-    LIMITS = LIMITS
+    LIMITS = (*LIMITS, *LOGIN_LIMITS)
     protocol = LinesServer  # type: ignore[assignment]
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """``arguments`` and ``options`` as the base has them."""
+    def __init__(self, *arguments: Any, portal: Portal | None = None, **options: Any) -> None:
+        """``portal`` has the users, if there are any; the rest as the base has it."""
         super().__init__(*arguments, **options)
+        self.authentication: Any = None
+        if portal is not None:
+            self.authentication = Authentication(portal, self, self.limits["login-seconds"])
         self.subscribers: dict[LinesServerLink, None] = {}
 
 
@@ -122,6 +160,7 @@ class LinesClientLink(ClientLink):
     """The client's side of one connection."""
 
     log = SteadyLogger(namespace="msgproto_lines")
+    factory: LinesClientFactory
     machine: Client
     readsWhileUnread = readsWhileDraining = True
     timeFaults = frozenset({"ack-seconds"})
@@ -129,10 +168,14 @@ class LinesClientLink(ClientLink):
 
     def makeMachine(self) -> Client:
         """Return a machine with the factory's limits."""
-        return Client(self.factory.limits)
+        return Client(self.factory.limits, self.factory.user, self.factory.password)
 
     def transportSecured(self) -> None:
-        """The connection can be used; there is no hand-shake of our own."""
+        """The connection can be used; a log-in comes first if there is a user."""
+        if self.factory.user is None:
+            self.establish()
+
+    def _letIn(self, event: LetIn) -> None:
         self.establish()
 
     def peerError(self, fault: Fault) -> PeerError:
@@ -169,6 +212,7 @@ class LinesClientLink(ClientLink):
 
     actions: ClassVar = {
         Fault: ClientLink.peerFaulted,
+        LetIn: _letIn,
         Acknowledged: _acknowledged,
         BodyPublished: _published,
     }
@@ -202,12 +246,22 @@ class LinesClientFactory(SessionFactory, ClientFactory):
     LIMITS = LIMITS
     protocol = LinesClient
 
+    def __init__(self, user: str | None = None, password: str = "", **options: Any) -> None:
+        """``user`` logs in; the rest as the base has it."""
+        super().__init__(**options)
+        self.user, self.password = user, password
+
 
 def connect(
-    reactor: Any, to: Any, client: type[LinesClient] = LinesClient, timeout: float = 30.0
+    reactor: Any,
+    to: Any,
+    client: type[LinesClient] = LinesClient,
+    timeout: float = 30.0,
+    user: str | None = None,
+    password: str = "",
 ) -> Connecting[LinesClient]:
     """Return what connects to an endpoint, or its string, when it is awaited or entered."""
-    factory = LinesClientFactory(clock=reactor)
+    factory = LinesClientFactory(user, password, clock=reactor)
     factory.protocol = client
     return connecting(to, factory, timeout, reactor)
 

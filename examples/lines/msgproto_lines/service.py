@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from twisted_msgproto.extend import Gateway, ListeningService, ServerOptions, standalone
+from typing import Any
+
+from twisted_msgproto.extend import (
+    AuthenticationOptions,
+    Gateway,
+    ListeningService,
+    ServerOptions,
+    standalone,
+)
 
 from .protocol import PROTOCOL, LinesServerFactory
 
 
-class Options(ServerOptions):
+class Options(AuthenticationOptions):
     """Receive lines, and publish each to subscribers once it is safe."""
 
     protocolName = PROTOCOL
@@ -16,9 +24,10 @@ class Options(ServerOptions):
     serverFactory = LinesServerFactory
 
 
-def serve(options: ServerOptions, gateway: Gateway) -> ListeningService:
+def serve(options: Any, gateway: Gateway) -> ListeningService:
     """Return the server as a child of ``gateway``, which has the sink."""
-    return ListeningService(gateway.reactor, gateway.makeFactory(options), options["endpoints"])
+    factory = gateway.makeFactory(options, portal=options.portal())
+    return ListeningService(gateway.reactor, factory, options["endpoints"])
 
 
 def makeService(options: ServerOptions) -> Gateway:

@@ -14,12 +14,14 @@ LIMITS = (
     Limit("in-flight", 10_000, "lines", "of a client, which the server has not acknowledged", 1),
     Limit("ack-seconds", 30.0, "s", "without any ack end a client's connection", 0.001),
     Limit("unread-bytes", 16 << 20, "bytes", "wait for a subscriber; with more it is cut off", 1),
+    Limit("login-seconds", 30.0, "s", "for a client to log in, where a server has users", 0.001),
 )
 
 
 class State(AnyState):
     """Where a side stands; from each state only those below it can be reached."""
 
+    LOGIN = auto()
     OPEN = auto()
     DRAINING = auto()
     CLOSED = auto()
@@ -44,6 +46,19 @@ class BodiesStored:
 @dataclass(slots=True)
 class SubscriptionAsked:
     """The client wants what is put from now on."""
+
+
+@dataclass(slots=True)
+class LoginAsked:
+    """The client says who it is."""
+
+    name: str
+    password: str
+
+
+@dataclass(slots=True)
+class LetIn:
+    """The server has let us in."""
 
 
 @dataclass(slots=True)

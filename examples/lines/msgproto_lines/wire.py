@@ -2,7 +2,8 @@ r"""Lines and bytes: a line is a word, a space and the rest.
 
 The client says ``put BODY`` and ``subscribe``; the server says ``ack N`` (the first N lines of this
 connection are done: bodies are safe, a subscription stands), ``message BODY`` and ``error TEXT``.
-In a body ``\n`` stands for a line feed and ``\\`` for a backslash.
+Where there are users, the client first says ``login BODY``, a name and a password on two lines, and
+waits for ``welcome``.  In a body ``\n`` stands for a line feed and ``\\`` for a backslash.
 """
 
 from __future__ import annotations

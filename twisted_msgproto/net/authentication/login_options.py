@@ -111,6 +111,7 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         return None if self.get("credCheckers") else self.unnamed
 
     def portal(self) -> Portal | None:
+        """Return what asks all these checkers; None without any: everybody may come in."""
         doubt = self.passwordWarning()
         if doubt is not None:
             log.warn("{server}: {doubt}", server=self.protocolName, doubt=doubt)
