@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import damage_record, data_source, identity, messages, write
+from tests.spark.test_loop import Workers
 from tests.spark.test_report import LOOPBACK, asked, shown
 from tests.tools.loops import landed_offsets
 from tests.tools.processes import Launcher, command_of, descendants, environment
@@ -347,14 +348,8 @@ def test_what_cannot_be_a_table_is_one_line(schema: st.StructType, text: str) ->
     ],
 )
 def test_what_spark_says_about_a_failed_job_is_cut_to_a_line__TB_11(text: str, line: str) -> None:
-    class Fails:
-        defaultParallelism = 2
-
-        def setJobGroup(self, *words: object) -> None:
-            raise ValueError(text)
-
     with pytest.raises(TableError) as told:
-        SparkRunner(Fails(), Path("/its/log"))(Target("/table"), [])
+        SparkRunner(Workers(ValueError(text)), Path("/its/log"))(Target("/table"), [])
     assert str(told.value) == f"{line}; Spark's log: /its/log"
 
 
