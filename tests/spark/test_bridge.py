@@ -221,6 +221,7 @@ def test_what_another_bridge_holds_is_left_to_it_and_what_a_killed_one_left_is_r
 
     line = f"the consumer 'c' of {queue} is in use by another bridge (pid 1234567890)"
     assert told("127.0.0.1:2", lock) == line
+    assert not (tmp_path / "table" / "_delta_log").exists()
     answers = "no Spark master answers (127.0.0.1:1: Connection refused): start it, or correct "
     assert (
         told("127.0.0.1:2", own / "c" / "lock")

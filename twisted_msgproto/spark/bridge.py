@@ -130,7 +130,7 @@ def run_bridge(options: BridgeOptions | Sequence[BridgeOptions]) -> int:
         os.setsid()
     several = [options] if isinstance(options, BridgeOptions) else list(options)
     json = several[0].json_log
-    output = LogOutput(1, lambda n: _line(missing_line(n)[:-1], json))
+    output = LogOutput(1, lambda n: _line(missing_line(n).rstrip(), json))
     say = partial(_say, output, json)
     bridges = [Bridge(one, ending, say, alone=len(several) == 1) for one in several]
     with contextlib.closing(output):
@@ -561,7 +561,7 @@ class Bridge:
         self._wait(thread, stop, spark)
         marks.finish(MARKS_SECONDS)
         if self._unnoticed and not self.ending.wishes:
-            raise self._unnoticed[0]
+            raise self._unnoticed.pop()
         drained = options.once and not self.ending.wishes
         report = replace(loop.report("ended"), drained=drained)
         self._write(report)

@@ -64,7 +64,7 @@ class BridgeOptions:
             raise ConfigurationError(
                 f"--consumer is 1 to 64 letters, digits, - . and _, not {self.consumer!r}"
             )
-        if self.every is not None and not (self.once and self.every > 0):
+        if self.every is not None and not (self.once and self.every):
             raise ConfigurationError(
                 "--every goes with --once: the next run begins within this time, which is not 0"
             )

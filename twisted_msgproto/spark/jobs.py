@@ -283,16 +283,14 @@ class SparkRunner:
         self.context.cancelJobGroup(JOB_GROUP)
 
     def explained(self, error: Exception) -> MsgprotoError:
+        """Return what a job failed of; raise JavaEnded if Java has ended."""
         if isinstance(error, MsgprotoError):
             return error
         of_py4j = type(error).__module__.startswith("py4j")
         if isinstance(error, OSError) or (of_py4j and type(error).__name__ != "Py4JJavaError"):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.context._gateway.proc.wait(END_SEEN_SECONDS)
-        try:
-            self.check()
-        except JavaEnded as ended:
-            return ended
+        self.check()
         return TableError(f"{job_error(str(error))}; Spark's log: {self.log}")
 
 
