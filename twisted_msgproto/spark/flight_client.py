@@ -27,6 +27,7 @@ from ..queue.damage import Range
 from ..queue.flight_requests import TOKEN_FILE, described
 from ..queue.interface import Rows
 from ..queue.lineage import Description, Landed
+from ..queue.reader import READ_ROWS
 
 CALL_SECONDS_MAX = 10.0
 
@@ -158,7 +159,9 @@ class FlightQueue:
     def forget(self, consumer: str) -> None:
         self._act("forget", self._of(consumer))
 
-    def read(self, lo: int, hi: int, rows: int = 10_000, *, landed: Landed | None = None) -> Rows:
+    def read(
+        self, lo: int, hi: int, rows: int = READ_ROWS, *, landed: Landed | None = None
+    ) -> Rows:
         """Yield record batches of the rows lo ≤ offset < hi that are not damaged.
 
         A stream that breaks, or is refused by a busy server, is resumed after the last row that

@@ -23,7 +23,7 @@ from .daemon_threads import DaemonThreadPool
 from .source_options import is_remote
 
 THREADS_MAX = 48
-"""This many gateways are asked at once; more threads would wait for each other."""
+"""This many gateways are asked, or sent marks, at once; more threads would wait for each other."""
 
 ROUND_SECONDS = 0.5
 """A batch waits this long for the answers of a round; one that comes later serves the next."""
@@ -280,8 +280,6 @@ MARKS_SECONDS = 1.0
 
 MARKS_LOOK_SECONDS = 0.01
 
-MARKS_THREADS_MAX = 32
-
 Opened = Callable[[str], Queue | None]
 """Returns the queue of a gateway, by its id, for this thread; None when it is away."""
 
@@ -305,7 +303,7 @@ class Marks:
         self._opened = opened
         self._report = report
         self._say = say
-        self._crew = DaemonThreadPool(MARKS_THREADS_MAX, "marks")
+        self._crew = DaemonThreadPool(THREADS_MAX, "marks")
         self._lock = threading.Lock()
         self._wanted: dict[str, Landed] = {}
         self._sent: dict[str, Landed] = {}

@@ -62,9 +62,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-READ_ROWS = 10_000
-
-
 class QueueRange(InputPartition):
     def __init__(self, part: Range) -> None:
         self.part = part
@@ -82,7 +79,7 @@ def read_range(
         raise QueueMismatch(
             f"{part.location} is queue {queue.queue_id}, the stream reads {part.gateway}"
         )
-    batches = queue.read(part.lo, part.hi, READ_ROWS, landed=part.landed)
+    batches = queue.read(part.lo, part.hi, landed=part.landed)
     for batch in batches:
         kept = batch if wanted is None else batch.filter(wanted)
         if kept.num_rows:

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError, TableError
 from ..queue.queue_directories import path_of
+from ..queue.reader import READ_ROWS
 from ..table.actions import version_name
 from ..table.object_storage import plain_options, storage_at
 from ..table.storage import LOG, Storage, one_line
@@ -49,8 +50,6 @@ TASKS_DEFAULT = 8
 
 TASK_BYTES_MIN = 4 << 20
 """Files are put together to tasks of at least this size; a task costs some 10 ms."""
-
-READ_ROWS = 10_000
 
 TABLE_OPTIONS = (
     "path",
