@@ -393,7 +393,7 @@ def test_no_file_but_the_token_for_this_address_is_sent_to_who_asks_for_it(tmp_p
 
 def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) -> None:
     """The command, as it is started on a gateway's machine."""
-    pair = Authority(tmp_path).server()
+    pair = Authority(tmp_path).server("server", "127.0.0.1")
     (tmp_path / "token").write_text("sesame")
     server = launch(
         *("flight", "--queue", queue, "--listen", "grpc+tls://127.0.0.1:0"),
@@ -408,6 +408,14 @@ def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) ->
         FlightQueue(location, token_file=token, patience=0.0)
     with pytest.raises(ConfigurationError, match="read the certificate authority /no/where: No su"):
         FlightQueue(location, token_file=token, authority="/no/where")
+    with pytest.raises(ConfigurationError, match=r"no certificate, in PEM, in .*token"):
+        FlightQueue(location, token_file=token, authority=token)
+    for wrong, words in (
+        (location.replace("127.0.0.1", "localhost"), "the server's certificate is for another nam"),
+        (location.replace("+tls", ""), r"if it speaks TLS there, try grpc\+tls:"),
+    ):
+        with pytest.raises(QueueError, match=words):
+            FlightQueue(wrong, token_file=token, authority=str(tmp_path / "authority.pem"))
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
 

@@ -54,7 +54,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         r"\bVerificationError|certificate is for another name|Hostname mismatch|certificate is not"
-        r" valid for",
+        r" valid for|is not in peer certificate",
         "TLS: the server's certificate is for another name; use the name which it was made for",
     ),
     (
@@ -107,6 +107,10 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     (
         r"^BadFileError|No such file or directory",
         "there is no such socket: {endpoint}; is the server running?",
+    ),
+    (
+        r"failed to connect .*Socket closed",  # of Flight
+        "the server closed the connection; if it speaks TLS there, try grpc+tls:",
     ),
     (
         r"Connection was closed cleanly",

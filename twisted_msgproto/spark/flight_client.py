@@ -101,7 +101,7 @@ class FlightQueue:
         self._limit = limit
         self._token_file = token_file
         self._use(read_token(token_file).encode() if token_file else None)
-        roots = {"tls_root_certs": _read(authority, "certificate authority")} if authority else {}
+        roots = {"tls_root_certs": _authority(authority)} if authority else {}
         # gRPC would heed http_proxy and its like, whose proxies pass HTTP for browsers.
         if proxy is not None:
             check_proxy(proxy)
@@ -307,9 +307,13 @@ def _own_token(path: str, location: str) -> bytes | None:
     return token.strip() if token.startswith(f"{location}/".encode()) else None
 
 
-def _read(path: str, what: str) -> bytes:
+def _authority(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read()
+            pem = file.read()
     except OSError as error:
-        raise ConfigurationError(f"cannot read the {what} {path}: {error.strerror}") from None
+        why = error.strerror
+        raise ConfigurationError(f"cannot read the certificate authority {path}: {why}") from None
+    if b"-----BEGIN CERTIFICATE" not in pem:
+        raise ConfigurationError(f"there is no certificate, in PEM, in {path}")
+    return pem
