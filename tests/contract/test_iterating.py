@@ -280,6 +280,9 @@ class Iterating:
         """RD-01"""
         there = self.there
         bodies = [b"%d" % number for number in range(MESSAGES)]
+        step = anext(self.iterator)
+        step.send(None)
+        self.assertRaises(RuntimeError, step.throw, RuntimeError)  # asyncio's, at what is no future
         there.publish(bodies)
         there.world.wait(3)
         waits = self.mode in there.unsettled

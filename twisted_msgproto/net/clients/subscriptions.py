@@ -59,7 +59,7 @@ class Backlog(Generic[T]):
     """What has come until somebody takes it, with ``async for`` or by steps.
 
     Several may take at a time: each item goes to one of them, in the order of their asking.
-    Cancelling a step (a time-out) loses nothing: the item goes to whoever asks next.
+    Giving up a step (a time-out) loses nothing: the item goes to whoever asks next.
 
     Attributes:
         nbytes: what the items that are here weigh.
@@ -112,9 +112,13 @@ class Backlog(Generic[T]):
             self._left(item, nbytes)
             return item
         if not self._over:
-            taker: Deferred[T | None] = Deferred(self._takers.remove)
+            taker: Deferred[T | None] = Deferred()
             self._takers.append(taker)
-            taken = await taker
+            try:
+                taken = await taker
+            finally:
+                if taker in self._takers:  # the step was cancelled, or given up otherwise
+                    self._takers.remove(taker)
             if taken is not None:
                 return taken
         if self._why is not None:
