@@ -369,6 +369,16 @@ class Lifetimes(TestCase):
         DurableSink(directory).close()
 
     @with_each
+    async def test_an_attempt_that_asyncio_cannot_await_leaves_nothing(self, face: Face) -> None:
+        async with face.serve() as server:
+            attempting: Any = face.connect(server.addresses[0]).__aenter__()
+            attempting.send(None)
+            with pytest.raises(RuntimeError, match="bad yield"):
+                attempting.throw(RuntimeError("Task got bad yield: <Deferred>"))
+            async with face.connect(server.addresses[0]):
+                assert len(server.factory.liveConnections) == 1
+
+    @with_each
     async def test_an_attempt_that_is_cancelled_leaves_nothing(self, face: Face) -> None:
         if face.name in ("lumberjack", "mtl"):
             return

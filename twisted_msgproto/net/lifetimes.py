@@ -190,10 +190,6 @@ class Connecting(Generic[C]):
         opening.addTimeout(self._timeout, self._reactor, self._no_session)
         try:
             client: C = await opening
-        except GeneratorExit:
-            opening.addErrback(lambda _: None)
-            opening.cancel()
-            raise
         except MsgprotoError:
             raise
         except ConnectTimedOut as error:
@@ -201,6 +197,10 @@ class Connecting(Generic[C]):
         except (ConnectError, DNSLookupError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise ConnectionClosed(f"{self._prefix}{reason}") from error
+        finally:
+            if not opening.called:  # whoever awaits is closed, or cannot await a Deferred (asyncio)
+                opening.addErrback(lambda _: None)
+                opening.cancel()
         shutdown = BeforeShutdown(self._reactor, client.close)
         client.link.whenGone().addCallback(lambda _: shutdown.forget())
         return client
