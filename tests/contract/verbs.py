@@ -308,6 +308,7 @@ WRONG: dict[str, list[Call]] = {
         lambda one: one.setAttribute("x", "y", [3]),
         lambda one: one.unsetAttribute(None),
         lambda one: one.registerCallback("x"),
+        lambda one: one.serveAfter(None),
         lambda one: one.closeSession("1"),
         lambda one: one.closeSession(1, b"text"),
     ],

@@ -20,6 +20,7 @@ from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
 from ...net.counters import CounterPaths
 from ...net.deferreds import fail_all
+from ...net.factory import expect
 from ...net.logs import SteadyLogger
 from ...net.session import Session, SessionLink, hook
 from ...net.turns import Turn
@@ -276,6 +277,7 @@ class UmqLink(SessionLink):
     # ── in turns ────────────────────────────────────────────────────────────────────────────────
 
     def serveAfter(self, done: Deferred[Any]) -> None:
+        expect("done", done, "a Deferred", isinstance(done, Deferred))
         self._holds += (done,)
         if self._rest is None:
             self._rest = iter(())
