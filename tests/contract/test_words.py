@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,13 @@ def test_a_client_guards_its_names(protocol: str) -> None:
     """RD-06"""
     kind = CLIENTS[protocol]
     assert names(kind) - refused(kind) == hooks(kind) & names(kind)
+
+
+@pytest.mark.parametrize("protocol", SERVERS)
+def test_a_factory_says_to_type_checkers_whose_class_it_takes(protocol: str) -> None:
+    for kind in (SERVERS[protocol], CLIENTS[protocol]):
+        factory = getattr(import_module(f"twisted_msgproto.{protocol}"), f"{kind.__name__}Factory")
+        assert factory.__annotations__["protocol"] == f"type[{kind.__name__}]"
 
 
 def test_a_name_of_a_class_that_is_mixed_in_is_refused_too() -> None:

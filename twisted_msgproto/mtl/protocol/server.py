@@ -168,7 +168,7 @@ class MtlServerFactory(MsgprotoServerFactory):
     LIMITS: ClassVar[tuple[Limit, ...]] = (*SERVER_LIMITS, *LOGIN_LIMITS)
     actions: ClassVar[frozenset[str]] = frozenset({CONSUME, PUBLISH})
     stateTable: ClassVar[Table[Any] | None] = SESSION
-    protocol = MtlServer  # type: ignore[assignment]
+    protocol: type[MtlServer] = MtlServer  # type: ignore[assignment]
 
     def __init__(
         self,
