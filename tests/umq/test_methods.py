@@ -275,6 +275,8 @@ class Methods(Pairs):
 
     def test_names_are_taken_once(self):
         self.assertRaises(ValueError, self.methods.register, len, name="add")
+        with self.assertRaisesRegex(TypeError, "function: a function .* is expected, not str"):
+            self.methods.register("add")
 
     def test_an_action_that_there_is_not(self):
         """A call of the method would be refused, and end the session."""

@@ -32,6 +32,7 @@ from ..core.strict_json import (
 )
 from ..net.authorising import CALL, PUBLISH, SUBSCRIBE, known_actions
 from ..net.deferreds import promised
+from ..net.factory import expect
 from ..net.turns import Turn
 from .protocol.calls import CallFailed, Reply, Request, Stored
 from .protocol.topics import Topic
@@ -146,6 +147,7 @@ class MethodRegistry:
         """
         if function is None:
             return lambda later: self.register(later, **options)
+        expect("function", function, "a function (or name=…)", callable(function))
         settings: dict[str, Any] = {**options}
         name: str = settings.pop("name", None) or function.__name__
         if name in self.methods:
