@@ -118,7 +118,6 @@ class FrameReader:
         self.held = 0
         self.starved = False
         self._left = 0  # bytes of the frame that is being read
-        self._final = True  # its message ends with it
         self._mask = b""  # of the next of them
         self._opcode = 0  # of the message that is being read; 0: none is, or nobody wants it
         self._fragments = 0  # of that message
@@ -219,7 +218,7 @@ class FrameReader:
                 return place
             if opcode:
                 self._opcode, self._pieces, self._unfinished = opcode, FrameBuffer(), b""
-        self._left, self._final = length, first >= 0x80
+        self._left, self._final = length, first >= 0x80  # its message ends with it
         return self._payload(data, mask_end, found)
 
     def _wrong(self, first: int, second: int) -> str:
