@@ -310,7 +310,8 @@ def test_the_page_says_what_becomes_of_queues_that_no_gateway_holds(launch: Laun
     here = launch.directory
     own, left, empty = (here / "queue" / name for name in ("1", "2", "10"))
     old = made_queue(left, 0)
-    QueueWriter(empty).close()
+    made_queue(empty, 0)
+    next(empty.glob("*.segment")).unlink()  # as if all had landed
     (here / "gateway.toml").write_text(
         f"[lumberjack]\nendpoint = '{LOOPBACK}'\n[status]\nendpoint = '{LOOPBACK}'\n"
         f"[queue]\ndirectory = '{own}'\n"
