@@ -462,6 +462,7 @@ class Context:
         return self
 
     def map(self, probe: Any) -> Any:
+        self.probe = probe
         return self
 
     def collect(self) -> list[Any]:
@@ -522,9 +523,14 @@ def test_a_cluster_without_the_package_is_sent_it_and_one_without_more_tried_wit
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    context = registered(
-        Context("spark://m:7077", tmp_path, lambda one: None if one.sent else "twisted_msgproto")
-    )
+
+    def asked(one: Context) -> Any:
+        with monkeypatch.context() as patch:
+            if not one.sent:
+                patch.setitem(sys.modules, "twisted_msgproto.spark.source", None)
+            return one.probe(0)
+
+    context = registered(Context("spark://m:7077", tmp_path, asked))
     assert context.sent == [str(tmp_path / "twisted_msgproto.zip")]
     code = "import twisted_msgproto.spark.source as s; print(s.__file__)"
     found = subprocess.run(

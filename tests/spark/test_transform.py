@@ -287,9 +287,13 @@ def test_the_table_has_the_functions_columns_and_a_day() -> None:
         (st.StructType().add("received_at", "string"), r"must return received_at"),
         (st.StructType().add("day", "string"), "day which is no date"),
         (st.StructType().add("day", "date").add("v", st.VariantType()), "returns v as variant"),
-        (
-            st.StructType().add("day", "date").add("a", st.ArrayType(st.TimestampNTZType())),
-            "returns a as timestamp_ntz",
+        *(
+            (st.StructType().add("day", "date").add("a", kind), "returns a as timestamp_ntz")
+            for kind in (
+                st.ArrayType(st.TimestampNTZType()),
+                st.MapType(st.TimestampNTZType(), st.StringType()),
+                st.MapType(st.StringType(), st.TimestampNTZType()),
+            )
         ),
         (st.StructType().add("day", "date").add("Day", "date"), "column day twice"),
         *(

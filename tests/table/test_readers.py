@@ -367,6 +367,7 @@ class TestSpark:
     [
         ({}, "needs a table"),
         ({"path": "/nowhere/at/all"}, "there is no table at /nowhere/at/all"),
+        ({"path": "/dev/null"}, "the table /dev/null cannot be opened: "),
         ({"path": "TABLE", "versionAsOf": "x"}, "versionAsOf is a version"),
         ({"path": "TABLE", "versionAsOf": "9"}, "the table .* has no version 9: its newest is "),
         ({"path": "TABLE", "versionAsOf": "0"}, "cannot be read as of 0: its log begins later"),
