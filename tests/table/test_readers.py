@@ -410,7 +410,7 @@ def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
         deltalake.write_deltalake(str(table), whole, mode="append", partition_by=["day"])
     files = len(open_delta(Place(str(table), {})).file_uris())
     for version, log in enumerate(sorted((table / "_delta_log").glob("*.json"))):
-        os.utime(log, (version, version))
+        os.utime(log, ns=(0, version * 1_000_000_000 + 999_000))  # history tells milliseconds
 
     def planned(*filters: Any, **options: Any) -> int:
         source = data_source("msgproto-table", path=table, pushFilters=True, **options)

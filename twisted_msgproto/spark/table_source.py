@@ -137,7 +137,8 @@ def went_back(table: DeltaTable, place: Storage, version: int | dt.datetime) -> 
     if isinstance(version, int):
         return True
     [info] = place.filesystem().get_file_info([f"{LOG}/{version_name(table.version())}"])
-    return info.mtime_ns is None or info.mtime_ns <= version.timestamp() * 1e9
+    # It compares milliseconds.
+    return info.mtime_ns is None or info.mtime_ns < version.timestamp() * 1e9 + 1e6
 
 
 def table_schema(table: DeltaTable) -> StructType:
