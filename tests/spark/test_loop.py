@@ -639,6 +639,12 @@ def test_a_drain_says_which_gateway_is_missing(
     with pytest.raises(QueueError, match="no queue in"):
         drain(table, [queue, tmp_path / "none"])
     exactly(table, queue)
+    write(queue, messages(1500, 10))
+    loop = loop_over(table, [queue, tmp_path / "none"])
+    loop.target = replace(loop.target, shape=Shape((("destination", ("access",)),)))
+    with pytest.raises(QueueError, match="no queue in"):
+        loop.run()
+    assert places(table)[identity(queue)].offset == 1510, "also past rows that are left out"
 
 
 def test_when_no_gateway_can_be_landed_the_first_one_s_reason_is_told__TB_09(

@@ -149,10 +149,12 @@ class Loop:
             if self._is_due(answered):
                 self.batch(answered)
                 continue
-            if self.pace.once and self._drained():
-                break
+            if self.pace.once:
+                self._committed = float("-inf")  # who answers has no more
             if self._pending:
                 self._land(None, LandedRanges(), 0.0)
+            if self.pace.once and self._drained():
+                break
             self._check_someone_answers()
             if self.clock() - self._looked >= IDLE_SECONDS:
                 self._looked = self.clock()
