@@ -19,8 +19,6 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python import usage
 
 from tests.tools.processes import PATIENCE_SECONDS, Launcher, environment
-from tests.tools.small_link import LineServer
-from twisted_msgproto.extend import MsgprotoServerFactory
 from twisted_msgproto.lumberjack import encode_json, encode_window
 from twisted_msgproto.lumberjack.wire.frames import encode_ack
 from twisted_msgproto.net.gateway import Gateway
@@ -29,26 +27,20 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.registry import load
 
 
-class Factory(MsgprotoServerFactory):
-    protocolName = "lines"
-    protocol = LineServer
-
-
 def test_an_operator_hears_whose_input_took_long_once_a_minute__NB_07() -> None:
     """NB-07: one line with the peer and the option's name, a sum, and a counter."""
-    server = Factory(clock=Clock(), limits={"handshake": 1})
+    server = factory_of(["--turn-warn=50"])
     spent = iter(range(7, 1000))
-    watch = server.watchTurns(0.05)
-    watch._cpu = lambda: next(spent)  # a second for each turn
-    connection: Any = server.buildProtocol(None)
-    connection.factory = server
+    server.turnWatch._cpu = lambda: next(spent)  # a second for each turn
+    connection = server.buildProtocol(None)
     connection.makeConnection(StringTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 7)))
     with capturedLogs() as lines:
         for _ in range(3):
-            connection.dataReceived(b"x\n")
+            connection.dataReceived(encode_window(1))
         server.peerLog.sum_up()
     assert [formatEvent(line) for line in lines if "ms of CPU" in formatEvent(line)] == [
-        "lines: 192.0.2.1:7: its input took 1000 ms of CPU time in one turn (turn-warn is 50 ms)"
+        "lumberjack: 192.0.2.1:7: its input took 1000 ms of CPU time in one turn"
+        " (turn-warn is 50 ms)"
     ]
     assert any("2 more long turns" in formatEvent(line) for line in lines)
     assert server.counters["slow_turns"] == 3
