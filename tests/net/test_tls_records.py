@@ -6,6 +6,7 @@ import ctypes
 import gc
 import ssl as standard_ssl
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,18 @@ def test_what_waits_for_a_paused_connection_counts_for_the_process__NB_02(tmp_pa
     assert sink.bodies == [EVENT[:-1]] * 60
     assert (ledger.held, link.wire.held) == (0, 0)
     link.transport.connectionLost()
+
+
+def test_what_waits_for_a_turn_counts_if_it_is_paused_meanwhile__NB_02(served: Served) -> None:
+    told: list[int] = []
+    connection, encrypted = served.connection()
+    connection.tellRest(told.append)
+    served.tls.spent = count().__next__  # a turn is over soon
+    connection.dataReceived(b"".join(encrypted(EVENT) for _ in range(60)))
+    connection.pauseProducing()
+    served.clock.advance(0)
+    [rest] = told
+    assert rest > 20_000
 
 
 def test_whom_we_do_not_read_is_not_late_for_what_waits__NB_02(tmp_path: Path) -> None:

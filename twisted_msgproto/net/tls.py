@@ -325,7 +325,7 @@ class TlsConnection(BufferingTLSTransport):
             self.dataReceived(b"")  # as the socket does it: somebody may measure that
             if not self._paused and self._next_turn is None and self.connected:
                 self.transport.resumeProducing()
-        elif self.connected:
+        else:
             self._countRest()
 
     def pauseProducing(self) -> None:
