@@ -177,10 +177,18 @@ def test_a_broken_file_that_many_servers_read_is_named_once(launch: Launcher) ->
     at = ("-e", f"{STRINGS['tls']}:{LOOPBACK}") * 2
     gateway = twistd(launch, "lumberjack", *at, "--queue=q")
     gateway.line("lumberjack listening on", nth=2)
-    (launch.directory / "pems" / "gw.pem").write_text("-----BEGIN CERTIFICATE-----")
-    done = launch.run("reload", "q")
-    assert done.returncode == 2
-    assert done.stderr.count("gw.pem") == 1, done.stderr
+    broken = der_of(launch.directory).replace(b"\x82\x02gw", b"\x82\x03gw")  # no name in it
+    key = (launch.directory / KEY).read_text()
+    for text, words in (
+        ("-----BEGIN CERTIFICATE-----", "gw.pem is no PEM file"),
+        (key + ssl.DER_cert_to_PEM_cert(broken), "pems': error parsing asn1 value"),
+    ):
+        (launch.directory / "pems" / "gw.pem").write_text(text)
+        done = launch.run("reload", "q")
+        assert done.returncode == 2
+        assert done.stderr.count(words) == 1, done.stderr
+    (launch.directory / "pems" / "again").symlink_to(".")
+    assert "pems': Cycle in file graph" in launch.run("reload", "q").stderr
 
 
 def test_rules_that_were_read_again_are_for_live_sessions_too(launch: Launcher) -> None:

@@ -259,7 +259,13 @@ def check_directory(description: str) -> None:
     directory = tls_directory(description)
     if directory is None:
         return
-    if not certificates_of(directory):
+    try:
+        found = certificates_of(directory)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"the directory {directory!r}: {file_trouble(error)}") from None
+    if not found:
         raise ConfigurationError(
             f"the directory {directory!r} has no file NAME.pem with a key and its certificate for a"
             " name (subjectAltName)"
