@@ -372,6 +372,7 @@ class TestSpark:
         ({"path": "TABLE", "versionAsOf": "9"}, "the table .* has no version 9: its newest is "),
         ({"path": "TABLE", "versionAsOf": "0"}, "cannot be read as of 0: its log begins later"),
         ({"path": "TABLE", "timestampAsOf": "1"}, "as of 1970-01-01 .*: its log begins later"),
+        ({"path": "TABLE", "timestampAsOf": "1790000000000000"}, "AsOf is milliseconds since 1970"),
         ({"path": "TABLE", "versionAsO": "1"}, "no option versionAsO; did you mean versionAsOf"),
         ({"path": "TABLE", "columns": "gateway,nosuch"}, "has no column nosuch"),
     ],

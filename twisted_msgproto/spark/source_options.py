@@ -222,18 +222,20 @@ def _mapping(text: str, name: str) -> dict[str, Any]:
 def microseconds(value: object, name: str) -> int:
     """Return a time of an option: milliseconds since 1970, as for Kafka's source, or ISO 8601."""
     text = str(value).strip()
-    if re.fullmatch(r"-?\d+", text):
-        return int(text) * 1000
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     try:
-        time = dt.datetime.fromisoformat(text)
-    except ValueError:
+        if re.fullmatch(r"-?\d+", text):
+            time = epoch + dt.timedelta(milliseconds=int(text))
+        else:
+            time = dt.datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
         raise ConfigurationError(
             f"the option {name} is milliseconds since 1970 or a time as 2026-01-31T12:00:00Z, "
             f"not {text!r}"
         ) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=dt.UTC)
-    return (time - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+    return (time - epoch) // dt.timedelta(microseconds=1)
 
 
 def split_list(text: str) -> list[str]:
