@@ -213,11 +213,12 @@ def test_two_writers_lose_nothing_when_the_lock_is_lost(
     queue = tmp_path / "queue"
     with a_writer(queue) as (one, _):
         lose(queue / "lock")
-        safe = list(range(STORED - 1))
+        safe, pace = list(range(STORED - 1)), threading.Event()
 
         def stored(error: BaseException | None, first: int | None) -> None:
             if error is None:  # for a second at most
                 safe.append(len(safe))
+                pace.wait(0.001)  # as a disk takes: else it is a hundred thousand
                 one.submit(batch(len(safe)), stored)
 
         stored(None, None)
