@@ -263,7 +263,7 @@ def read_table(
     table = open_table(place, storage or {}, version)
     dataset = table_dataset(table, place)
     schema = table_schema(table)
-    root = spark_path(table.table_uri).rstrip("/") if "://" in place else os.path.abspath(place)
+    root = re.sub("^s3://", "s3a://", storage_at(place).location)  # Spark's name for it
     files = [f"{root}/{one.path}" for one in dataset.get_fragments()]
     if not files:
         return spark.createDataFrame([], schema)
@@ -274,10 +274,3 @@ def read_table(
         for first in range(0, len(files), FILES_MAX)
     ]
     return reduce(lambda one, other: one.union(other), parts)
-
-
-def spark_path(uri: str) -> str:
-    """Return a path of delta-rs in the form of Spark's reader."""
-    if uri.startswith("s3://"):
-        return "s3a://" + uri.removeprefix("s3://")
-    return uri
