@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import count
 from math import inf
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
 
 from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError, ZeroReturnError
@@ -137,6 +137,20 @@ def expect(name: str, value: object, what: str, good: bool) -> None:
         if isinstance(value, type):
             given = f"the class {value.__name__}: pass an instance of it"
         raise TypeError(f"{name}: {what} is expected, not {given}")
+
+
+class SessionSettings(TypedDict, total=False):
+    """What every factory takes by name beside ``limits``; :class:`SessionFactory` explains."""
+
+    clock: Any
+    wallClock: Callable[[], float]
+    shared: SharedState | None
+
+
+class ServerSettings(SessionSettings, total=False):
+    """What every server's factory takes so; :class:`MsgprotoServerFactory` explains."""
+
+    authoriser: Authoriser | None
 
 
 class SessionFactory:
@@ -329,10 +343,8 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         sink: MessageSink | None = None,
         *,
         limits: Mapping[str, object] | Limits | None = None,
-        clock: Any = None,
-        wallClock: Callable[[], float] = time.time,
-        shared: SharedState | None = None,
         authoriser: Authoriser | None = None,
+        **settings: Unpack[SessionSettings],
     ) -> None:
         """Make a factory as :class:`SessionFactory` does; ``authoriser`` is an
         :class:`~.authorising.Authoriser`, or None: clients may do everything.
@@ -340,7 +352,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         Raises ConfigurationError if the sessions of this factory would not ask the authoriser, or
         about an action that there is not, and TypeError if it is none.
         """
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
+        super().__init__(sink, limits=limits, **settings)
         known_actions(f"{type(self).__name__}.actions", self.actions)
         if authoriser is not None:
             asks = callable(getattr(authoriser, "allows", None))

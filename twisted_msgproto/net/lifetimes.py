@@ -102,7 +102,7 @@ def factory_of(kind: type[S], factory: S | None, reactor: Any, *address: str, **
         names = [
             name
             for name, value in settings.items()
-            if (tuple(value) if usual[name] == () else value) != usual[name]
+            if (tuple(value) if usual.get(name) == () else value) != usual.get(name)
         ]
         if names:
             raise TypeError(f"{', '.join(names)} beside factory: give them to the factory")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Final, Unpack
@@ -23,7 +22,7 @@ from ...net.clients.client import ClientLink
 from ...net.clients.command_types import ClientEndpoint
 from ...net.clients.reconnect import ReconnectingClient, ReconnectOptions
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
-from ...net.factory import expect
+from ...net.factory import SessionSettings, expect
 from ...net.lifetimes import (
     ClientTLS,
     Connecting,
@@ -32,7 +31,6 @@ from ...net.lifetimes import (
     running,
 )
 from ...net.limit_types import MicroMsg2ClientLimits
-from ...net.memory import SharedState
 from ...net.session import ClientSession, SessionHooks, hook
 from ...net.sink import MessageSink
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
@@ -436,9 +434,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory, ClientFactory):
         *,
         proposal: Proposal | None = None,
         limits: MicroMsg2ClientLimits | Limits | None = None,
-        clock: Any = None,
-        wallClock: Callable[[], float] = time.time,
-        shared: SharedState | None = None,
+        **settings: Unpack[SessionSettings],
     ) -> None:
         """By default the client offers ``batch-ack`` (100 in flight) and ``pub-sub``.
 
@@ -447,7 +443,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory, ClientFactory):
         """
         if limits is None or (isinstance(limits, Mapping) and not isinstance(limits, Limits)):
             limits = {"ack-wait": 0, **(limits or {})}
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
+        super().__init__(sink, limits=limits, **settings)
         expect_proposal(proposal)
         self.proposal: Proposal = default_proposal() if proposal is None else proposal
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -17,7 +16,7 @@ from ...core.machine import Table
 from ...core.session_memory import SESSION_LIMIT
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, Authoriser, refusal_text
 from ...net.broker import SenderBackpressure, ServedBroker, broker_of
-from ...net.factory import expect
+from ...net.factory import ServerSettings, expect
 from ...net.lifetimes import (
     Ports,
     Serving,
@@ -28,7 +27,6 @@ from ...net.lifetimes import (
     sink_of,
 )
 from ...net.limit_types import MicroMsg2ServerLimits
-from ...net.memory import SharedState
 from ...net.sink import MessageSink
 from ...net.turns import TurnWatch
 from ..application import (
@@ -306,10 +304,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         space: str = SPACE,
         queues: ServedBroker | None = None,
         limits: MicroMsg2ServerLimits | Limits | None = None,
-        clock: Any = None,
-        wallClock: Callable[[], float] = time.time,
-        shared: SharedState | None = None,
-        authoriser: Authoriser | None = None,
+        **settings: Unpack[ServerSettings],
     ) -> None:
         """``brokerQueues`` are queues from the start.
 
@@ -320,14 +315,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         ValueError for a queue that is a topic or has the name of dead letters, ConfigurationError
         for more queues than ``broker-queues``, and for a sink where another server has ``space``.
         """
-        super().__init__(
-            sink,
-            limits=limits,
-            clock=clock,
-            wallClock=wallClock,
-            shared=shared,
-            authoriser=authoriser,
-        )
+        super().__init__(sink, limits=limits, **settings)
         expect_proposal(proposal)
         expect("brokerQueues", brokerQueues, "a list of names", not isinstance(brokerQueues, str))
         self.proposal = Proposal() if proposal is None else proposal

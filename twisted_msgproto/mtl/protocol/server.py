@@ -7,11 +7,10 @@ another one their data.  What a Twisted developer subclasses is the session.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn, Unpack
 
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
@@ -28,11 +27,10 @@ from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn, sasl
 from ...net.authorising import CONSUME, PUBLISH, Authoriser, Permissions
 from ...net.broker import ServedBroker, broker_of
 from ...net.deferreds import guarded
-from ...net.factory import MsgprotoServerFactory, expect
+from ...net.factory import MsgprotoServerFactory, ServerSettings, expect
 from ...net.lifetimes import Serving, each_of, factory_of, running, sink_of, somewhere
 from ...net.limit_types import MtlServerLimits
 from ...net.logs import SteadyLogger, Topic
-from ...net.memory import SharedState
 from ...net.session import SessionHooks, hook, only_hooks
 from ...net.sink import MessageSink
 from ..application import SPACES, IngestProfile, QueueProfile, TestProfile
@@ -175,10 +173,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         sink: MessageSink | None = None,
         *,
         limits: MtlServerLimits | Limits | None = None,
-        clock: Any = None,
-        wallClock: Callable[[], float] = time.time,
-        shared: SharedState | None = None,
-        authoriser: Authoriser | None = None,
         profiles: Iterable[Profile] | None = None,
         portal: Portal | None = None,
         mechanisms: Iterable[sasl.SaslMechanism] | None = None,
@@ -191,8 +185,9 @@ class MtlServerFactory(MsgprotoServerFactory):
         queueFull: str = WAIT,
         space: str | None = None,
         queues: ServedBroker | None = None,
+        **settings: Unpack[ServerSettings],
     ) -> None:
-        """Make a broker; the arguments before ``profiles`` are those of the base.
+        """Make a broker; ``settings`` as :class:`MsgprotoServerFactory` has them.
 
         ``profiles`` None: ``test``, ``queue`` and ``ingest``.  ``portal`` gives avatars for
         :class:`.IIdentity`; without one nobody has to authenticate.  ``mechanisms`` None: those
@@ -204,14 +199,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         shared with other servers; by default the server has its own.  They are in ``space``; None:
         each virtual host has a space of its own.
         """
-        super().__init__(
-            sink,
-            limits=limits,
-            clock=clock,
-            wallClock=wallClock,
-            shared=shared,
-            authoriser=authoriser,
-        )
+        super().__init__(sink, limits=limits, **settings)
         known = virtualHosts is None or callable(getattr(virtualHosts, "__contains__", None))
         several = known and not isinstance(virtualHosts, str | bytes)
         expect("virtualHosts", virtualHosts, "a container of names", several)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
@@ -23,7 +22,13 @@ from ...net.authentication import Authentication
 from ...net.authorising import CALL, PUBLISH, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.clients.command_types import ClientEndpoint
-from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
+from ...net.factory import (
+    MsgprotoServerFactory,
+    ServerSettings,
+    SessionFactory,
+    SessionSettings,
+    expect,
+)
 from ...net.lifetimes import (
     ClientTLS,
     Connecting,
@@ -38,7 +43,6 @@ from ...net.lifetimes import (
     sink_of,
 )
 from ...net.limit_types import SabcClientLimits, SabcServerLimits
-from ...net.memory import SharedState
 from ...net.session import ClientSession, LoginLink, hook
 from ...net.sink import MessageSink
 from ...net.wires import websocket
@@ -176,26 +180,16 @@ class SabcServerFactory(MsgprotoServerFactory):
         sink: MessageSink | None = None,
         *,
         limits: SabcServerLimits | Limits | None = None,
-        clock: Any = None,
-        wallClock: Callable[[], float] = time.time,
-        shared: SharedState | None = None,
         portal: Portal | None = None,
         lenient: bool = False,
         refuseOversize: bool = False,
         newSessionId: Callable[[], str] = secrets.token_urlsafe,
-        authoriser: Any = None,
+        **settings: Unpack[ServerSettings],
     ) -> None:
         """As :class:`MsgprotoServerFactory`; ``portal`` gives avatars for
         :class:`~twisted_msgproto.net.authentication.IIdentity`.
         """
-        super().__init__(
-            sink,
-            limits=limits,
-            clock=clock,
-            wallClock=wallClock,
-            shared=shared,
-            authoriser=authoriser,
-        )
+        super().__init__(sink, limits=limits, **settings)
         self.authentication: Authentication | None = None
         if portal is not None:
             self.authentication = Authentication(portal, self, self.limits["connect-seconds"])
@@ -321,16 +315,14 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         headers: Mapping[str, str] | None = None,
         sink: MessageSink | None = None,
         limits: SabcClientLimits | Limits | None = None,
-        clock: Any = None,
-        wallClock: Callable[[], float] = time.time,
-        shared: SharedState | None = None,
         lenient: bool = False,
+        **settings: Unpack[SessionSettings],
     ) -> None:
         """``sink`` takes what the server sends of its own accord; the rest as the server's.
 
         Raises ValueError for a name, a passcode or headers that cannot be sent (``SA-03``).
         """
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
+        super().__init__(sink, limits=limits, **settings)
         expect("headers", headers, "a mapping", isinstance(headers, Mapping | None))
         Client(self.limits).connect(clientId, passcode, now=0.0, headers=headers)  # a trial
         self.clientId = clientId

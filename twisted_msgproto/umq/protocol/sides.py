@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from os import PathLike
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 from twisted.cred.credentials import Anonymous
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
@@ -25,7 +24,13 @@ from ...net.authentication import Authentication, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE, Authoriser
 from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.clients.command_types import ClientEndpoint
-from ...net.factory import MsgprotoServerFactory, SessionFactory, expect
+from ...net.factory import (
+    MsgprotoServerFactory,
+    ServerSettings,
+    SessionFactory,
+    SessionSettings,
+    expect,
+)
 from ...net.lifetimes import (
     ClientTLS,
     Connecting,
@@ -40,7 +45,6 @@ from ...net.lifetimes import (
     sink_of,
 )
 from ...net.limit_types import UmqClientLimits, UmqServerLimits
-from ...net.memory import SharedState
 from ...net.session import ClientSession, LoginLink, hook
 from ...net.sink import MessageSink
 from ...net.wires.websocket import (
@@ -176,23 +180,13 @@ class UmqServerFactory(MsgprotoServerFactory):
         sink: MessageSink | None = None,
         *,
         limits: UmqServerLimits | Limits | None = None,
-        clock: Any = None,
-        wallClock: Callable[[], float] = time.time,
-        shared: SharedState | None = None,
         methods: MethodRegistry | None = None,
         portal: Portal | None = None,
         origins: Sequence[str] = (),
-        authoriser: Any = None,
+        **settings: Unpack[ServerSettings],
     ) -> None:
         """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages that may connect."""
-        super().__init__(
-            sink,
-            limits=limits,
-            clock=clock,
-            wallClock=wallClock,
-            shared=shared,
-            authoriser=authoriser,
-        )
+        super().__init__(sink, limits=limits, **settings)
         self.webSocket: WebSocketServerFactory = WebSocketServerFactory(
             self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
         )
@@ -319,17 +313,15 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         hello: str = "",
         helloAttachments: Sequence[Any] = (),
         limits: UmqClientLimits | Limits | None = None,
-        clock: Any = None,
-        wallClock: Callable[[], float] = time.time,
-        shared: SharedState | None = None,
         methods: MethodRegistry | None = None,
         origin: str | None = None,
+        **settings: Unpack[SessionSettings],
     ) -> None:
         """Connect to ``url`` (``ws://…`` or ``wss://…``); ConfigurationError for anything else.
 
         Raises ValueError or TypeError for a ``hello`` that cannot be sent.
         """
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, shared=shared)
+        super().__init__(sink, limits=limits, **settings)
         self.webSocket: WebSocketClientFactory = WebSocketClientFactory(
             self, super().buildProtocol, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
         )
