@@ -82,28 +82,21 @@ class Reading(State):
     CLOSED = auto()
 
 
+_READS: Final = {
+    Window: Reading.EMPTY,
+    Json: Reading.FILLING,
+    Data: Reading.FILLING,
+    Stopped: Reading.DRAINING,
+    Fault: Reading.FAILED,
+    ConnectionLost: Reading.CLOSED,
+}
+
 READER: Final[Table[Reading]] = {
-    Reading.EMPTY: {
-        Window: Reading.EMPTY,
-        EmptyWindow: Reading.EMPTY,
-        Json: Reading.FILLING,
-        Data: Reading.FILLING,
-        Compressed: Reading.EMPTY,
-        Stopped: Reading.DRAINING,
-        Fault: Reading.FAILED,
-        ConnectionLost: Reading.CLOSED,
-    },
+    Reading.EMPTY: {**_READS, **dict.fromkeys((EmptyWindow, Compressed), Reading.EMPTY)},
     Reading.FILLING: {
-        Window: Reading.EMPTY,
-        EmptyWindow: Reading.FILLING,
-        WindowCompleted: Reading.EMPTY,
-        TailAcknowledged: Reading.EMPTY,
-        Json: Reading.FILLING,
-        Data: Reading.FILLING,
-        Compressed: Reading.FILLING,
-        Stopped: Reading.DRAINING,
-        Fault: Reading.FAILED,
-        ConnectionLost: Reading.CLOSED,
+        **_READS,
+        **dict.fromkeys((EmptyWindow, Compressed), Reading.FILLING),
+        **dict.fromkeys((WindowCompleted, TailAcknowledged), Reading.EMPTY),
     },
     Reading.DRAINING: {Fault: Reading.FAILED, ConnectionLost: Reading.CLOSED},
     Reading.FAILED: {ConnectionLost: Reading.CLOSED},
@@ -226,44 +219,34 @@ class Writing(State):
     CLOSED = auto()
 
 
+_ENDS: Final = {
+    DrainBegun: Writing.DRAINING,
+    Fault: Writing.FAILED,
+    ConnectionLost: Writing.CLOSED,
+}
+
 WRITER: Final[Table[Writing]] = {
     Writing.IDLE: {
-        EventsQueued: Writing.IDLE,
+        **dict.fromkeys((EventsQueued, KeptAlive), Writing.IDLE),
         WindowSent: Writing.FLOWING,
-        KeptAlive: Writing.IDLE,
-        DrainBegun: Writing.DRAINING,
-        Fault: Writing.FAILED,
-        ConnectionLost: Writing.CLOSED,
+        **_ENDS,
     },
     Writing.FLOWING: {
-        EventsQueued: Writing.FLOWING,
-        WindowSent: Writing.FLOWING,
+        **dict.fromkeys((EventsQueued, WindowSent, KeptAlive), Writing.FLOWING),
+        **dict.fromkeys((PartAcknowledged, WindowAcknowledged), Writing.FLOWING),
         WindowsFilled: Writing.BLOCKED,
-        PartAcknowledged: Writing.FLOWING,
-        WindowAcknowledged: Writing.FLOWING,
         AllAcknowledged: Writing.IDLE,
-        KeptAlive: Writing.FLOWING,
-        DrainBegun: Writing.DRAINING,
-        Fault: Writing.FAILED,
-        ConnectionLost: Writing.CLOSED,
+        **_ENDS,
     },
     Writing.BLOCKED: {
-        EventsQueued: Writing.BLOCKED,
-        PartAcknowledged: Writing.BLOCKED,
+        **dict.fromkeys((EventsQueued, PartAcknowledged, KeptAlive), Writing.BLOCKED),
         WindowAcknowledged: Writing.FLOWING,
-        KeptAlive: Writing.BLOCKED,
-        DrainBegun: Writing.DRAINING,
-        Fault: Writing.FAILED,
-        ConnectionLost: Writing.CLOSED,
+        **_ENDS,
     },
     Writing.DRAINING: {
-        PartAcknowledged: Writing.DRAINING,
-        WindowAcknowledged: Writing.DRAINING,
-        AllAcknowledged: Writing.DRAINING,
-        KeptAlive: Writing.DRAINING,
-        DrainBegun: Writing.DRAINING,
-        Fault: Writing.FAILED,
-        ConnectionLost: Writing.CLOSED,
+        **dict.fromkeys((PartAcknowledged, WindowAcknowledged), Writing.DRAINING),
+        **dict.fromkeys((AllAcknowledged, KeptAlive), Writing.DRAINING),
+        **_ENDS,
     },
     Writing.FAILED: {ConnectionLost: Writing.CLOSED},
     Writing.CLOSED: {},

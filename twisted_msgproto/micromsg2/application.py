@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from sys import getsizeof
@@ -25,7 +24,6 @@ from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.limits import Limit, Limits
 from ..core.session_memory import SESSION_LIMIT, MemoryShare, SessionMemory
 from ..net.broker import ServedBroker
-from ..net.broker.forms import fields_of
 from .queued_messages import (
     FILTERED_BYTES,
     NO_NOTES,
@@ -84,9 +82,6 @@ class SubscriptionRefused(Exception):
 
 Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
 """A message as it was published: destination, properties, their text, payload and notes."""
-
-
-_routed = partial(routed, foreign=fields_of)
 
 
 class Consumer(Protocol):
@@ -166,7 +161,7 @@ class Subscriber:
     def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
         """Write messages of a queue; False if nobody is going to acknowledge them."""
         # All are encoded before anything is written of them.
-        numbers = self.consumer.push([_routed(message, queue.name) for message in messages])
+        numbers = self.consumer.push([routed(message, queue.name) for message in messages])
         if numbers is None:
             return False
         self.in_flight.update(
@@ -213,7 +208,7 @@ class Broker:
             if name.endswith(DEAD):
                 raise ValueError(f"{name} has the name of a queue's dead letters")
         self.queues: Mapping[str, QueueName] = queues.names(space)
-        self._glance = Glance(fields_of)
+        self._glance = Glance()
         self.topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
         # What was published to topics and is not done yet, in order.

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from sys import getsizeof
-from typing import Any, Final
+from typing import Final
 
 from ..core.broker import QUEUED_MESSAGE_BYTES, QueuedMessage, QueueName
-from ..core.broker.envelopes import Fields, Foreign, Opened, as_text, head, no_fields, opened
+from ..core.broker.envelopes import Fields, Opened, head, opened, writable
+from ..net.broker.forms import fields_of as fields_of_any
 from .wire.frames import Unnumbered, encode_address, encode_unnumbered
 from .wire.texts import (
     NO_PROPERTIES,
@@ -120,15 +121,13 @@ def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
     return QUEUED_MESSAGE_BYTES + len(address) + len(payload) + said
 
 
-def routed(message: QueuedMessage, destination: str, foreign: Foreign = no_fields) -> Routed:
+def routed(message: QueuedMessage, destination: str) -> Routed:
     """Return a message of a queue as consumers get it; ValueError if its envelope makes no sense.
 
-    ``destination`` is the queue that it is in now, perhaps of dead letters.  ``foreign`` reads the
-    properties of messages of other protocols.  Nothing of this is remembered
-    with the message, which is counted with its own bytes only.
+    ``destination`` is the queue that it is in now, perhaps of dead letters.  Nothing of this is
+    remembered with the message, which is counted with its own bytes only.
     """
-    envelope = opened(message.envelope)
-    text, *said = _pieces(_own(envelope, foreign))
+    text, *said = _pieces(_own(opened(message.envelope)))
     names = [name.decode("utf-8") for name in said]
     notes = dict(zip(names[::2], names[1::2], strict=True)) if names else NO_NOTES
     address = encode_address(destination, text)
@@ -142,8 +141,8 @@ def routed(message: QueuedMessage, destination: str, foreign: Foreign = no_field
     )
 
 
-def _own(envelope: Opened, foreign: Foreign) -> bytes:
-    return envelope.own if envelope.form == FORM else own_of(foreign(envelope))
+def _own(envelope: Opened) -> bytes:
+    return envelope.own if envelope.form == FORM else own_of(fields_of_any(envelope))
 
 
 def _properties(text: bytes) -> Properties:
@@ -159,8 +158,7 @@ class Glance:
     The filters of a queue look at one message after another, each of them at the same one.
     """
 
-    def __init__(self, foreign: Foreign = no_fields) -> None:
-        self._foreign = foreign
+    def __init__(self) -> None:
         self._envelope: bytes | None = None
         self._properties = NO_PROPERTIES
 
@@ -172,7 +170,7 @@ class Glance:
         """Return its properties; ValueError if its envelope makes no sense."""
         envelope = message.envelope
         if envelope != self._envelope:
-            text = next(_pieces(_own(opened(envelope), self._foreign)))
+            text = next(_pieces(_own(opened(envelope))))
             self._properties = _properties(text)
             self._envelope = envelope
         return self._properties
@@ -202,17 +200,8 @@ def own_of(fields: Fields) -> bytes:
     Names are written in lower case, with a hyphen for each character that no FIELD has; what no
     property can be becomes text.  Properties that are too long together are left out.
     """
-    written: dict[str, Any] = {}
-    for name, value in fields.items():
-        key = _NO_FIELD.sub("-", name.lower())
-        for form in (value, as_text(value)):
-            try:
-                write_properties({key: form})
-            except (ValueError, TypeError):
-                continue
-            written[key] = form
-            break
-    text = write_properties(written)
+    named = {_NO_FIELD.sub("-", name.lower()): value for name, value in fields.items()}
+    text = write_properties(writable(named, write_properties))
     try:
         return _SIZE.pack(len(text)) + text
     except struct.error:

@@ -158,24 +158,16 @@ class Side(State):
     CLOSED = auto()
 
 
-_SESSION: Final[Mapping[type, Side]] = {
-    Messages: Side.ESTABLISHED,
-    Part: Side.ESTABLISHED,
-    Command: Side.ESTABLISHED,
-    ExtensionFrame: Side.ESTABLISHED,
-    Error: Side.ESTABLISHED,
-    Fault: Side.FAILED,
-    ConnectionLost: Side.CLOSED,
+_ENDS: Final = {Fault: Side.FAILED, ConnectionLost: Side.CLOSED}
+
+_SESSION: Final = {
+    **dict.fromkeys((Messages, Part, Command, ExtensionFrame, Error), Side.ESTABLISHED),
+    **_ENDS,
 }
 
 CLIENT: Final[Table[Side]] = {
     Side.IDLE: {Opened: Side.OPENING, ConnectionLost: Side.CLOSED},
-    Side.OPENING: {
-        Handshake: Side.ESTABLISHED,
-        Error: Side.FAILED,
-        Fault: Side.FAILED,
-        ConnectionLost: Side.CLOSED,
-    },
+    Side.OPENING: {Handshake: Side.ESTABLISHED, Error: Side.FAILED, **_ENDS},
     Side.ANSWERED: {},
     Side.ESTABLISHED: _SESSION,
     Side.FAILED: {ConnectionLost: Side.CLOSED},
@@ -185,18 +177,8 @@ CLIENT: Final[Table[Side]] = {
 
 SERVER: Final[Table[Side]] = {
     Side.IDLE: {},
-    Side.OPENING: {
-        Handshake: Side.ANSWERED,
-        Error: Side.FAILED,
-        Fault: Side.FAILED,
-        ConnectionLost: Side.CLOSED,
-    },
-    Side.ANSWERED: {
-        Handshake: Side.ESTABLISHED,
-        Error: Side.FAILED,
-        Fault: Side.FAILED,
-        ConnectionLost: Side.CLOSED,
-    },
+    Side.OPENING: {Handshake: Side.ANSWERED, Error: Side.FAILED, **_ENDS},
+    Side.ANSWERED: {Handshake: Side.ESTABLISHED, Error: Side.FAILED, **_ENDS},
     Side.ESTABLISHED: _SESSION,
     Side.FAILED: {ConnectionLost: Side.CLOSED},
     Side.CLOSED: {},

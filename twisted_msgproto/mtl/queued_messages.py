@@ -7,10 +7,11 @@ of this protocol the field table stands behind the head, as it came.
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any, Final
+from itertools import islice
+from typing import Final
 
 from ..core.broker import QueuedMessage
-from ..core.broker.envelopes import Fields, as_text, head, opened
+from ..core.broker.envelopes import Fields, head, opened, writable
 from ..net.broker.forms import fields_of as fields_of_any
 from .wire.data import EMPTY, FIELDS_MAX, decode_table, encode_table, with_field
 
@@ -55,16 +56,8 @@ def fields_of(own: bytes) -> Fields:
 
 def own_of(fields: Fields) -> bytes:
     """Return the field table of properties; what no field can hold becomes text, or is left out."""
-    written: dict[str, Any] = {}
-    for name, value in list(fields.items())[:FIELDS_MAX]:
-        for form in (value, as_text(value)):
-            try:
-                encode_table({name: form})
-            except (ValueError, TypeError):
-                continue
-            written[name] = form
-            break
+    some = dict(islice(fields.items(), FIELDS_MAX))
     try:
-        return encode_table(written)
+        return encode_table(writable(some, encode_table))
     except ValueError:  # tables within tables have too many fields together
         return EMPTY

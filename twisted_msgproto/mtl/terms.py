@@ -110,37 +110,25 @@ class SessionState(State):
     PROFILED = auto()
 
 
+_ALWAYS: Final = {
+    Open: SessionState.UNAUTHORIZED,
+    Authorize: SessionState.AUTHORIZING,
+    Denied: SessionState.UNAUTHORIZED,
+}
+
 SESSION: Final[Table[SessionState]] = {
     SessionState.NEW: {Open: SessionState.UNAUTHORIZED},
-    SessionState.UNAUTHORIZED: {
-        Open: SessionState.UNAUTHORIZED,
-        Authorize: SessionState.AUTHORIZING,
-        Granted: SessionState.READY,
-        Denied: SessionState.UNAUTHORIZED,
-    },
+    SessionState.UNAUTHORIZED: {**_ALWAYS, Granted: SessionState.READY},
     SessionState.AUTHORIZING: {
         Granted: SessionState.READY,
         Challenged: SessionState.CHALLENGED,
         Denied: SessionState.UNAUTHORIZED,
     },
-    SessionState.CHALLENGED: {
-        Open: SessionState.UNAUTHORIZED,
-        Authorize: SessionState.AUTHORIZING,
-        Denied: SessionState.UNAUTHORIZED,
-    },
-    SessionState.READY: {
-        Open: SessionState.UNAUTHORIZED,
-        Authorize: SessionState.AUTHORIZING,
-        SelectProfile: SessionState.PROFILED,
-        Denied: SessionState.UNAUTHORIZED,
-    },
+    SessionState.CHALLENGED: _ALWAYS,
+    SessionState.READY: {**_ALWAYS, SelectProfile: SessionState.PROFILED},
     SessionState.PROFILED: {
-        Open: SessionState.UNAUTHORIZED,
-        Authorize: SessionState.AUTHORIZING,
-        SelectProfile: SessionState.PROFILED,
-        RequestReader: SessionState.PROFILED,
-        RequestWriter: SessionState.PROFILED,
-        Denied: SessionState.UNAUTHORIZED,
+        **_ALWAYS,
+        **dict.fromkeys((SelectProfile, RequestReader, RequestWriter), SessionState.PROFILED),
     },
 }
 """A request that is in no row gets 401 before authentication and 409 after it (``MT-03``)."""

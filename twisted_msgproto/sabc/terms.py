@@ -253,41 +253,26 @@ class Serving(State):
     CLOSED = auto()
 
 
-_ENDS_SERVING: Final = {
-    Fault: Serving.CLOSED,
-    Stopped: Serving.CLOSED,
-    ConnectionLost: Serving.CLOSED,
-}
+_ENDS: Final = (Fault, Stopped, ConnectionLost)
 
 SERVER: Final[Table[Serving]] = {
-    Serving.AWAITING: {Connect: Serving.AUTHENTICATING, **_ENDS_SERVING},
+    Serving.AWAITING: {
+        Connect: Serving.AUTHENTICATING,
+        **dict.fromkeys(_ENDS, Serving.CLOSED),
+    },
     Serving.AUTHENTICATING: {
         Accepted: Serving.OPEN,
         Rejected: Serving.AWAITING,
-        **_ENDS_SERVING,
+        **dict.fromkeys(_ENDS, Serving.CLOSED),
     },
     Serving.OPEN: {
-        Message: Serving.OPEN,
-        Error: Serving.OPEN,
-        MessageSent: Serving.OPEN,
-        AnswerSent: Serving.OPEN,
-        Disconnect: Serving.DRAINING,
-        DrainBegun: Serving.DRAINING,
-        Disconnecting: Serving.CLOSED,
-        Expired: Serving.CLOSED,
-        **_ENDS_SERVING,
+        **dict.fromkeys((Message, Error, MessageSent, AnswerSent), Serving.OPEN),
+        **dict.fromkeys((Disconnect, DrainBegun), Serving.DRAINING),
+        **dict.fromkeys((Disconnecting, Expired, *_ENDS), Serving.CLOSED),
     },
     Serving.DRAINING: {
-        Message: Serving.DRAINING,
-        Error: Serving.DRAINING,
-        MessageSent: Serving.DRAINING,
-        AnswerSent: Serving.DRAINING,
-        Disconnect: Serving.DRAINING,
-        Drained: Serving.CLOSED,
-        Disconnecting: Serving.CLOSED,
-        Expired: Serving.CLOSED,
-        TimedOut: Serving.CLOSED,
-        **_ENDS_SERVING,
+        **dict.fromkeys((Message, Error, MessageSent, AnswerSent, Disconnect), Serving.DRAINING),
+        **dict.fromkeys((Drained, Disconnecting, Expired, TimedOut, *_ENDS), Serving.CLOSED),
     },
     Serving.CLOSED: {},
 }
@@ -312,34 +297,25 @@ class Connecting(State):
     CLOSED = auto()
 
 
-_ENDS_CLIENT: Final = {
-    Fault: Connecting.CLOSED,
-    Stopped: Connecting.CLOSED,
-    ConnectionLost: Connecting.CLOSED,
-}
-
 CLIENT: Final[Table[Connecting]] = {
-    Connecting.IDLE: {ConnectSent: Connecting.WAITING, Error: Connecting.IDLE, **_ENDS_CLIENT},
+    Connecting.IDLE: {
+        ConnectSent: Connecting.WAITING,
+        Error: Connecting.IDLE,
+        **dict.fromkeys(_ENDS, Connecting.CLOSED),
+    },
     Connecting.WAITING: {
         Connected: Connecting.OPEN,
         Error: Connecting.IDLE,
-        **_ENDS_CLIENT,
+        **dict.fromkeys(_ENDS, Connecting.CLOSED),
     },
     Connecting.OPEN: {
-        Message: Connecting.OPEN,
-        Error: Connecting.OPEN,
-        MessageSent: Connecting.OPEN,
-        AnswerSent: Connecting.OPEN,
+        **dict.fromkeys((Message, Error, MessageSent, AnswerSent), Connecting.OPEN),
         DisconnectSent: Connecting.DRAINING,
-        Disconnecting: Connecting.CLOSED,
-        **_ENDS_CLIENT,
+        **dict.fromkeys((Disconnecting, *_ENDS), Connecting.CLOSED),
     },
     Connecting.DRAINING: {
-        Message: Connecting.DRAINING,
-        Error: Connecting.DRAINING,
-        AnswerSent: Connecting.DRAINING,
-        Disconnecting: Connecting.CLOSED,
-        **_ENDS_CLIENT,
+        **dict.fromkeys((Message, Error, AnswerSent), Connecting.DRAINING),
+        **dict.fromkeys((Disconnecting, *_ENDS), Connecting.CLOSED),
     },
     Connecting.CLOSED: {},
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import auto
-from typing import Any, Final
+from typing import Final
 
 from ..core.limits import Limit
 from ..core.machine import State, Table
@@ -308,37 +308,24 @@ class ServerState(State):
 
 
 _SESSION: Final = (
-    Call,
-    Callback,
-    Result,
-    CallError,
-    TopicUpdate,
-    TopicClose,
-    Unsubscribe,
-    SetAttribute,
-    UnsetAttribute,
-    AttachmentError,
-    wire.Attachment,
-    CommandSent,
+    *(Call, Callback, Result, CallError, TopicUpdate, TopicClose, Unsubscribe),
+    *(SetAttribute, UnsetAttribute, AttachmentError, wire.Attachment, CommandSent),
 )
 
-
-def _ends(closed: Any) -> dict[type, Any]:
-    return {Fatal: closed, FatalSent: closed, Faulted: closed, ConnectionLost: closed}
-
+_ENDS: Final = (Fatal, FatalSent, Faulted, ConnectionLost)
 
 CLIENT: Final[Table[ClientState]] = {
     ClientState.START: {
         HelloSent: ClientState.AWAITING_WELCOME,
-        **_ends(ClientState.CLOSED),
+        **dict.fromkeys(_ENDS, ClientState.CLOSED),
     },
     ClientState.AWAITING_WELCOME: {
         Welcome: ClientState.OPEN,
-        **_ends(ClientState.CLOSED),
+        **dict.fromkeys(_ENDS, ClientState.CLOSED),
     },
     ClientState.OPEN: {
-        **{event: ClientState.OPEN for event in _SESSION},
-        **_ends(ClientState.CLOSED),
+        **dict.fromkeys(_SESSION, ClientState.OPEN),
+        **dict.fromkeys(_ENDS, ClientState.CLOSED),
     },
     ClientState.CLOSED: {},
 }
@@ -347,21 +334,20 @@ CLIENT: Final[Table[ClientState]] = {
 SERVER: Final[Table[ServerState]] = {
     ServerState.AWAITING_HELLO: {
         Hello: ServerState.RECEIVING_HELLO,
-        **_ends(ServerState.CLOSED),
+        **dict.fromkeys(_ENDS, ServerState.CLOSED),
     },
     ServerState.RECEIVING_HELLO: {
-        wire.Attachment: ServerState.RECEIVING_HELLO,
-        AttachmentError: ServerState.RECEIVING_HELLO,
+        **dict.fromkeys((wire.Attachment, AttachmentError), ServerState.RECEIVING_HELLO),
         HelloCompleted: ServerState.AUTHORISING,
-        **_ends(ServerState.CLOSED),
+        **dict.fromkeys(_ENDS, ServerState.CLOSED),
     },
     ServerState.AUTHORISING: {
         WelcomeSent: ServerState.OPEN,
-        **_ends(ServerState.CLOSED),
+        **dict.fromkeys(_ENDS, ServerState.CLOSED),
     },
     ServerState.OPEN: {
-        **{event: ServerState.OPEN for event in _SESSION},
-        **_ends(ServerState.CLOSED),
+        **dict.fromkeys(_SESSION, ServerState.OPEN),
+        **dict.fromkeys(_ENDS, ServerState.CLOSED),
     },
     ServerState.CLOSED: {},
 }

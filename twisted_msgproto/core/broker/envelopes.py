@@ -75,13 +75,19 @@ Fields = Mapping[str, Any]
 None, lists and mappings of these.
 """
 
-Foreign = Callable[[Opened], Fields]
-"""Reads the properties of an envelope of any form."""
 
-
-def no_fields(envelope: Opened) -> Fields:
-    """Return no properties: this is a :data:`Foreign` for whoever shares nothing."""
-    return {}
+def writable(fields: Fields, write: Callable[[Fields], object]) -> dict[str, Any]:
+    """Return of ``fields`` what ``write`` takes; another value becomes text, or is left out."""
+    written: dict[str, Any] = {}
+    for name, value in fields.items():
+        for form in (value, as_text(value)):
+            try:
+                write({name: form})
+            except (ValueError, TypeError):
+                continue
+            written[name] = form
+            break
+    return written
 
 
 def as_text(value: Any) -> str:

@@ -28,7 +28,7 @@ from enum import Enum
 from functools import lru_cache
 from sys import getsizeof
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from ...core.errors import LimitExceeded, shown
@@ -344,33 +344,17 @@ def write_command(name: str, parameters: Mapping[str, str]) -> bytes:
 
 # Filters ----------------------------------------------------------------------------------------
 
-Comparison = Callable[[Content, Content], bool]
-
-
-def _starts_with(content: Content, operand: Content) -> bool:
-    return str(content).startswith(str(operand))
-
-
-def _ends_with(content: Content, operand: Content) -> bool:
-    return str(content).endswith(str(operand))
-
-
-def _contains(content: Content, operand: Content) -> bool:
-    return str(operand) in str(content)
-
-
-def _lacks(content: Content, operand: Content) -> bool:
-    return str(operand) not in str(content)
+Comparison = Callable[[Any, Any], bool]
 
 
 # What each operator asks, of text and of numbers and dates (MM-24).
 TEXT_OPERATORS: Final[Mapping[str, Comparison]] = {
     "=": operator.eq,
     "!=": operator.ne,
-    "<": _starts_with,
-    ">": _ends_with,
-    "~": _lacks,
-    "&": _contains,
+    "<": str.startswith,
+    ">": str.endswith,
+    "~": lambda content, operand: operand not in content,
+    "&": operator.contains,
 }
 
 _SEARCHING: Final = frozenset("~&")
