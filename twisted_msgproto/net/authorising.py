@@ -116,20 +116,6 @@ class Authoriser(Shape):
 
 
 class Permissions:
-    """What one client may do, by what the authoriser has answered."""
-
-    __slots__ = (
-        "_address",
-        "_answers",
-        "_authoriser",
-        "_ends",
-        "_factory",
-        "_peer",
-        "_told",
-        "_virtual_host",
-        "user",
-    )
-
     def __init__(
         self,
         factory: Any,
@@ -153,7 +139,6 @@ class Permissions:
         self._told = 0  # lines
 
     def refuses(self, action: str, name: str, count: int = 1) -> bool:
-        """Return whether the client may not do this; then it is counted, as ``count`` attempts."""
         authoriser = self._factory.authoriser
         if authoriser is not self._authoriser:  # the rules were read again
             self._authoriser = authoriser
@@ -208,7 +193,6 @@ class Permissions:
 
 
 def known_actions(key: str, names: Iterable[str], more: str = "") -> None:
-    """Raise ConfigurationError if there is no such action."""
     for name in names:
         if name not in ACTIONS:
             known = ", ".join(ACTIONS) + more
@@ -244,62 +228,29 @@ VERDICTS: Final = ("allow", "deny")
 KEYS: Final = (*VERDICTS, *CONDITIONS)
 
 _BRACES: Final = re.compile(r"(?<!\[)[{][^}]*[}]?")
-_MAGIC: Final = re.compile(r"[*?[]")
 
 Network = IPv4Network | IPv6Network
 Fits = Callable[[str], Any]
 
 
-class _Run(NamedTuple):
-    """Rules of one verdict that follow one another, for one client and action.
-
-    ``exact`` and ``patterns`` are the names that they fit; both None: all names.
-    """
-
-    allowed: bool
-    exact: frozenset[str] | None
-    patterns: Fits | None
-
-    def fits(self, name: str) -> bool:
-        if self.exact is None:
-            return True
-        return name in self.exact or (self.patterns is not None and self.patterns(name) is not None)
-
-
-class _Client(NamedTuple):
-    user: str | None
-    address: str
-    protocol: str
-    action: str
-    virtual_host: str | None
-
-
 @lru_cache(RULES_MAX)
-def _any_of(patterns: tuple[str, ...]) -> Fits | None:
-    translated = [translate(pattern) for pattern in patterns]
-    return re.compile("|".join(translated)).match if translated else None
+def _any_of(patterns: tuple[str, ...]) -> Fits:
+    return re.compile("|".join(map(translate, patterns)) or "(?!)").match
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule; a condition that is None fits everybody.
-
-    Attributes:
-        user: globs of users; ``""`` is a client without a name.
-        address: networks, or :data:`UNIX`.
-        name: globs of names, with :data:`OWN_NAME`.
-        virtual_host: globs of MTL's virtual hosts.
-    """
+    """One rule; a condition that is None fits everybody."""
 
     allowed: bool
     actions: tuple[str, ...]
-    user: tuple[str, ...] | None = None
-    address: tuple[Network | str, ...] | None = None
+    user: tuple[str, ...] | None = None  # globs; "" is a client without a name
+    address: tuple[Network | str, ...] | None = None  # or UNIX
     protocol: tuple[str, ...] | None = None
-    name: tuple[str, ...] | None = None
-    virtual_host: tuple[str, ...] | None = None
+    name: tuple[str, ...] | None = None  # globs, with OWN_NAME
+    virtual_host: tuple[str, ...] | None = None  # globs
 
-    def concerns(self, client: _Client) -> bool:
+    def concerns(self, client: Access) -> bool:
         return (
             client.action in self.actions
             and (self.protocol is None or client.protocol in self.protocol)
@@ -308,12 +259,12 @@ class Rule:
             and (self.virtual_host is None or _fits_user(self.virtual_host, client.virtual_host))
         )
 
-    def names_for(self, user: str | None) -> tuple[str, ...] | None:
+    def fits(self, user: str | None) -> Fits | None:
+        """Return what a name has to match; None: every name fits."""
         if self.name is None:
             return None
-        if not user:
-            return tuple(name for name in self.name if OWN_NAME not in name)
-        return tuple(name.replace(OWN_NAME, escape(user)) for name in self.name)
+        names = (name for name in self.name if user or OWN_NAME not in name)
+        return _any_of(tuple(name.replace(OWN_NAME, escape(user or "")) for name in names))
 
     @property
     def unconditional(self) -> bool:
@@ -334,8 +285,7 @@ class Rule:
 def _fits_user(globs: Sequence[str], user: str | None) -> bool:
     if not user:
         return "" in globs
-    patterns = _any_of(tuple(glob for glob in globs if glob))
-    return patterns is not None and patterns(user) is not None
+    return bool(_any_of(tuple(filter(None, globs)))(user))
 
 
 def _fits_address(networks: Sequence[Network | str], address: str) -> bool:
@@ -355,42 +305,21 @@ class Rules:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules: tuple[Rule, ...] = tuple(rules)
-        self._runs_of = lru_cache(RULES_MAX)(self._select)
+        self._rules_for = lru_cache(RULES_MAX)(self._select)
 
     def allows(self, access: Access) -> bool:
         """Return what the first rule that fits says; False if none does."""
-        user, address, protocol, action, name, virtual_host = access
+        name = access.name
         # Dead letters are messages of their queue, and as secret.
-        queue = name.removesuffix(DEAD) if action == CONSUME else name
-        for run in self._runs_of(_Client(user, address, protocol, action, virtual_host)):
-            if run.fits(name) or (queue != name and run.fits(queue)):
-                return run.allowed
+        queue = name.removesuffix(DEAD) if access.action == CONSUME else name
+        for allowed, fits in self._rules_for(access._replace(name="")):
+            if fits is None or fits(name) or (queue != name and fits(queue)):
+                return allowed
         return False
 
-    def _select(self, client: _Client) -> tuple[_Run, ...]:
-        runs: list[_Run] = []
-        names: list[str] = []
-        verdict: bool | None = None
-
-        def finish() -> None:
-            if verdict is not None and names:
-                exact = frozenset(name for name in names if not _MAGIC.search(name))
-                runs.append(_Run(verdict, exact, _any_of(tuple(filter(_MAGIC.search, names)))))
-                names.clear()
-
-        for rule in self.rules:
-            if rule.concerns(client):
-                if rule.allowed is not verdict:
-                    finish()
-                    verdict = rule.allowed
-                globs = rule.names_for(client.user)
-                if globs is None:
-                    finish()
-                    runs.append(_Run(rule.allowed, None, None))
-                    return tuple(runs)  # what follows is never asked
-                names += globs
-        finish()
-        return tuple(runs)
+    def _select(self, client: Access) -> tuple[tuple[bool, Fits | None], ...]:
+        concerned = (rule for rule in self.rules if rule.concerns(client))
+        return tuple((rule.allowed, rule.fits(client.user)) for rule in concerned)
 
     def tables(self) -> Iterator[dict[str, list[str]]]:
         """Yield each rule as a table of a file."""
