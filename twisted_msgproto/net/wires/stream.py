@@ -157,9 +157,7 @@ _TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
 
 
 def in_flight(transport: Any) -> tuple[int, int]:
-    """Return how many bytes the peer's system has acknowledged, and whether ours has any more for
-    it; zeros where that cannot be told.
-    """
+    """Return how many bytes the peer's system has, and whether ours has more; zeros: unknown."""
     while transport is not None:
         connection = getattr(transport, "socket", None)
         if isinstance(connection, socket.socket):
@@ -175,38 +173,20 @@ def in_flight(transport: Any) -> tuple[int, int]:
 
 @implementer(IPushProducer)
 class Output:
-    """The way of bytes into one transport, as the transport's producer.
+    """The way of bytes into one transport, as the transport's producer."""
 
-    Attributes:
-        nbytes: how many bytes wait here, beyond the slices that the transport holds.
-        most_waiting: if more bytes than these wait, the peer is cut off as one that does not read.
-        full: the transport has enough for now; what is written waits.
-        movedAt: when the transport became full, or the peer last read something after that; 0.0
-            before.
-    """
-
-    __slots__ = (
-        "_changed",
-        "_clock",
-        "_drained",
-        "_ending",
-        "_ledger",
-        "_look",
-        "_lose",
-        "_most",
-        "_over",
-        "_pausing",
-        "_queue",
-        "_read_bytes",
-        "_seconds",
-        "_stalled",
-        "_timer",
-        "_transport",
-        "full",
-        "most_waiting",
-        "movedAt",
-        "nbytes",
-    )
+    # What most connections never change stands here: an idle one weighs less.
+    nbytes = 0  # that wait here, beyond the slices that the transport holds
+    most_waiting = inf  # with more bytes the peer is cut off as one that does not read
+    full = False  # the transport has enough for now; what is written waits
+    movedAt = 0.0  # when it became full, or the peer last read something after that
+    _queue: deque[memoryview] | None = None
+    _read_bytes = SLICE_BYTES
+    _over = False
+    _pausing = False  # within a write of the transport
+    _ending = False
+    _look: tuple[float, float, int, int] | None = None  # when, what it told, acked, left
+    _timer: Any = None
 
     def __init__(
         self,
@@ -231,7 +211,6 @@ class Output:
         """
         self._ledger = ledger
         self._transport = transport
-        self._read_bytes = SLICE_BYTES
         self._lose = transport.loseConnection
         self._clock = clock
         self._seconds = seconds
@@ -239,16 +218,6 @@ class Output:
         self._most = most
         self._changed = changed
         self._drained = drained
-        self._queue: deque[memoryview] | None = None  # most peers never make us wait
-        self.most_waiting = inf
-        self._over = False
-        self._pausing = False  # within a write of the transport
-        self._ending = False
-        self._look: tuple[float, float, int, int] | None = None  # when, what it told, acked, left
-        self.movedAt = 0.0  # when the peer took something last
-        self._timer: Any = None
-        self.nbytes = 0
-        self.full = False
 
     def watch(self) -> None:
         """Begin to observe whether the peer reads: on TLS not before its hand-shake is done."""
@@ -259,9 +228,7 @@ class Output:
         self._transport.bufferSize = self._read_bytes = nbytes
 
     def write(self, data: bytes) -> None:
-        """Write in slices as there is space; transports have one size for their buffer and for
-        reads.
-        """
+        """Write in slices as there is space; transports have one size for buffer and reads."""
         if not self.full and not self._queue and len(data) <= SLICE_BYTES:
             transport = self._transport
             transport.bufferSize = SLICE_BYTES - 1
