@@ -77,9 +77,8 @@ class Reactor(Clock):
 def test_a_reactor_without_timers_counts_by_the_clock_it_is_given() -> None:
     reactor: Any = SelectReactor()
     try:
-        assert count_monotonically(reactor)
+        count_monotonically(reactor)
         assert reactor.seconds is time.monotonic
-        assert count_monotonically(reactor)
     finally:
         reactor.disconnectAll()
         for reader in list(reactor._internalReaders):
@@ -90,7 +89,7 @@ def test_timers_that_were_set_by_another_clock_are_left_alone() -> None:
     reactor = Reactor()
     reactor.callLater(1, lambda: None)
     before = reactor.seconds
-    assert not count_monotonically(reactor)
+    count_monotonically(reactor)
     assert reactor.seconds == before
 
 

@@ -9,11 +9,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import (
     Callable,
     Collection,
-    ItemsView,
     Iterable,
     Iterator,
     Mapping,
-    MutableMapping,
     Sequence,
 )
 from dataclasses import fields
@@ -48,7 +46,7 @@ class CounterPaths:
         return cls(machine | others)
 
 
-class Counters(MutableMapping[str, int]):
+class Counters(Mapping[str, int]):
     """A mapping of names to plain integers; a name that was never counted has 0.
 
     A connection joins with :class:`CounterPaths`.  Its own counters are added whenever somebody
@@ -63,16 +61,6 @@ class Counters(MutableMapping[str, int]):
         changed: the connections whose counters or state may have changed since they were read.
         states: how many connections that have joined are in each state, as they were read last.
     """
-
-    __slots__ = (
-        "_known",
-        "_names",
-        "_paths",
-        "_sums",
-        "changed",
-        "settled",
-        "states",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self.settled: defaultdict[str, int] = defaultdict(int)
@@ -151,18 +139,11 @@ class Counters(MutableMapping[str, int]):
     def __setitem__(self, name: str, count: int) -> None:
         self.settled[name] += count - self[name]
 
-    def __delitem__(self, name: str) -> None:
-        del self.settled[name]
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.as_dict())
 
     def __len__(self) -> int:
         return len(self.as_dict())
-
-    def items(self) -> ItemsView[str, int]:
-        """Behave as a dict's method does."""
-        return self.as_dict().items()
 
     def __repr__(self) -> str:
         return f"Counters({dict(self.as_dict())!r})"
@@ -190,27 +171,19 @@ class Traffic:
     A latency is the time from the moment when a batch of messages was read until it was safe and
     could be acknowledged.  It counts once for each message of the batch.  What never became safe
     is not counted there.
-
-    Attributes:
-        messages: messages that were delivered to the sink.
-        nbytes: their bytes.
-        latencies: how many messages waited as long as each class of :data:`BOUNDS` says.
-        waited: seconds that all these messages waited together.
-        seconds: returns the time in seconds.
     """
 
     __slots__ = ("latencies", "messages", "nbytes", "seconds", "waited")
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        self.messages: int = 0
-        self.nbytes: int = 0
-        self.latencies: list[int] = [0] * CLASSES
-        self.waited: float = 0.0
+        self.messages: int = 0  # that were delivered to the sink
+        self.nbytes: int = 0  # of these
+        self.latencies: list[int] = [0] * CLASSES  # messages that waited as BOUNDS says
+        self.waited: float = 0.0  # seconds, of all these together
         self.seconds: Callable[[], float] = seconds
 
 
 def quantile(latencies: Sequence[int], share: float) -> float | None:
-    """Return how many seconds ``share`` of the messages waited at most; None without messages."""
     wanted = share * sum(latencies)
     if not wanted:
         return None
@@ -265,8 +238,6 @@ class _Course:
 
 
 class FlowHistory:
-    """The traffic of a gateway's servers, looked at now and then and remembered."""
-
     def __init__(
         self, reactor: Any, factories: Callable[[], Iterable[Any]], wallClock: Callable[[], float]
     ) -> None:
@@ -302,7 +273,6 @@ class FlowHistory:
         self._at.append(max(at, self._at[-1] + 1) if self._at else at)
 
     def figures(self) -> dict[str, Any]:
-        """Return all samples, the oldest first, as JSON has them: ``at`` is the time of each."""
         return {
             "sample_seconds": SAMPLE_SECONDS,
             "at": list(self._at),

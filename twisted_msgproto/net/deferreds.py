@@ -25,13 +25,9 @@ TICKETS_MAX: Final = 10_000
 
 
 class Ticket(Deferred[T]):
-    """The Deferred of one piece of work; its caller may cancel it at any time.
+    """The Deferred of one piece of work; its caller may cancel it at any time."""
 
-    Attributes:
-        number: what the machine calls the work; None before it has a number.
-    """
-
-    number: Any = None
+    number: Any = None  # what the machine calls the work
 
     def done(self, result: T) -> None:
         if not self.called:
@@ -49,8 +45,6 @@ def fail_all(tickets: Iterable[Ticket[Any]], error: BaseException) -> None:
 
 
 class Tickets(Generic[T]):
-    """Those who wait for answers that have numbers."""
-
     __slots__ = ("_tickets",)
 
     def __init__(self) -> None:
@@ -82,8 +76,6 @@ class Tickets(Generic[T]):
 
 
 class Waiters(Generic[T]):
-    """All who wait for the same thing: an established session, or a connection's end."""
-
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
@@ -152,24 +144,18 @@ Later = Deferred[Any] | Coroutine[Any, Any, Any] | None
 
 
 def awaited(later: object, of: object, name: str) -> Deferred[Any] | None:
-    """Return a Deferred for what the hook ``name`` of ``of`` returned, or None if it is done;
-    TypeError for anything else.
-    """
-    if later is None or isinstance(later, Deferred):
-        return later
-    if iscoroutine(later):
-        return Deferred.fromCoroutine(later)
-    raise TypeError(
-        f"{type(of).__name__}.{name} returned {unquoted(repr(later))}; it returns None, a"
-        " Deferred or a coroutine"
-    )
+    """Return a Deferred for what the hook ``name`` of ``of`` returned, or None if it is done."""
+    waiting = promised(later)
+    if waiting is None and later is not None:
+        raise TypeError(
+            f"{type(of).__name__}.{name} returned {unquoted(repr(later))}; it returns None, a"
+            " Deferred or a coroutine"
+        )
+    return waiting
 
 
 def guarded(log: Logger, peer: str, hook: Callable[..., object], *arguments: Any) -> None:
-    """Call a hook whose exception is logged, and ends nothing and harms nobody else.
-
-    It may be a coroutine function, or return a Deferred; nobody waits for its end.
-    """
+    """Call a hook whose exception is logged and harms nobody; nobody waits for its end."""
 
     def failed(failure: Failure) -> None:
         name = getattr(hook, "__name__", "a hook")
@@ -187,7 +173,6 @@ def guarded(log: Logger, peer: str, hook: Callable[..., object], *arguments: Any
 
 
 def promised(result: object) -> Deferred[Any] | None:
-    """Return a Deferred for an answer that comes later; None if ``result`` is the answer."""
     if isinstance(result, Deferred):
         return result
     return Deferred.fromCoroutine(result) if iscoroutine(result) else None

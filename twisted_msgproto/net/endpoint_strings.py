@@ -98,8 +98,6 @@ _NAMED: Final = re.compile(r"((?:\\.|[^=\\])*)=(.*)", re.DOTALL)
 
 
 class Part(NamedTuple):
-    """One part: its name (None where its place says which), and its text without quoting."""
-
     name: str | None
     text: str
 
@@ -113,7 +111,6 @@ def _quoted(text: str) -> str:
 
 
 def parts_of(description: str) -> list[Part]:
-    """Split an endpoint string at its colons; the kind is the first part."""
     found, position = [], 0
     while position <= len(description):
         match = _PIECE.match(description, position)
@@ -129,7 +126,6 @@ def parts_of(description: str) -> list[Part]:
 
 
 def _named(kind: str, parts: Sequence[Part], names: Sequence[str]) -> dict[str, str]:
-    """Return name → text; ConfigurationError for a part that this kind has not."""
     found: dict[str, str] = {}
     unnamed = list(names)
     for part in parts:
@@ -153,9 +149,7 @@ def _named(kind: str, parts: Sequence[Part], names: Sequence[str]) -> dict[str, 
 
 
 def check_parts(description: str, kinds: Mapping[str, tuple[str, ...]], plugins: Any) -> None:
-    """Raise ConfigurationError, in words, for what is wrong with an endpoint string; kinds of
-    ``plugins`` say that themselves.
-    """
+    """Raise ConfigurationError, in words, for what is wrong with an endpoint string."""
     kind, *parts = parts_of(description)
     if kind == Part(None, PROXIED) and kinds is SERVERS:
         if not parts:
@@ -177,7 +171,6 @@ def check_parts(description: str, kinds: Mapping[str, tuple[str, ...]], plugins:
 
 
 def located(description: str, directory: str) -> str:
-    """Return a server's endpoint string whose relative paths are those of ``directory``."""
     pieces: list[str] = []
     names: Iterable[str] = ()
     kind = ""
@@ -211,7 +204,6 @@ def certificates_in(pem: bytes) -> list[Certificate]:
 
 
 def key_file(description: str) -> str | None:
-    """Return the file of the key that a string ``ssl:…`` names; None for another kind."""
     kind, *parts = parts_of(description.removeprefix(f"{PROXIED}:"))
     if kind != Part(None, "ssl"):
         return None
@@ -219,7 +211,6 @@ def key_file(description: str) -> str | None:
 
 
 def certificate_file(description: str) -> str | None:
-    """Return the file of the certificate that a string ``ssl:…`` or ``mtls:…`` names."""
     kind, *parts = parts_of(description.removeprefix(f"{PROXIED}:"))
     if kind not in (Part(None, "ssl"), Part(None, "mtls")):
         return None
@@ -228,9 +219,7 @@ def certificate_file(description: str) -> str | None:
 
 
 def refuse_passphrase(path: str | os.PathLike[str], pem: bytes) -> None:
-    """Raise ConfigurationError for a key that is encrypted: OpenSSL asks the terminal for the
-    passphrase, and nothing else is done until somebody types it.
-    """
+    """Raise ConfigurationError for an encrypted key: OpenSSL would ask the terminal, and wait."""
     if b"ENCRYPTED" in pem:
         raise ConfigurationError(
             f"the key in {path} has a passphrase; without one it is what"

@@ -89,11 +89,8 @@ class Wanted(NamedTuple):
         if self.kind == "tcp":
             return reactor.listenTCP(self.where, self.factory, *self.rest, self.interface)
         if self.kind == "unix":
-            try:
-                with place_for(self.where):
-                    return reactor.listenUNIX(self.where, self.factory, *self.rest)
-            except OSError as error:
-                raise CannotListenError(None, self.where, error) from None
+            with place_for(self.where):
+                return reactor.listenUNIX(self.where, self.factory, *self.rest)
         return reactor.adoptStreamPort(self.where, *self.rest, self.factory)
 
 
@@ -137,9 +134,7 @@ class _Asked:
 def ask(
     description: str, factory: Any, act: Callable[[Wanted], Any], reactor: Any = None
 ) -> Deferred[Any]:
-    """Let ``factory`` listen where ``description`` says, on a reactor that calls ``act(wanted)``;
-    raises what the string raises.
-    """
+    """Let ``factory`` listen on a reactor that calls ``act(wanted)``."""
     endpoint = endpoints.serverFromString(_Asked(act, reactor), _plain(description))
     return cast("Deferred[Any]", endpoint.listen(factory))
 
@@ -152,9 +147,7 @@ def kind_of(description: str) -> str:
 
 
 def address_name(address: Any, description: str = "") -> str:
-    """Return a listening address as text: ``tcp:127.0.0.1:5044``, ``unix:/run/x``; one that speaks
-    TLS is named as in ``description``.
-    """
+    """Return a listening address as ``description`` names it: ``tcp:127.0.0.1:5044``."""
     if getattr(address, "host", None) is not None:
         kind = kind_of(description)
         kind = kind if kind in TLS_KINDS else str(address.type).lower()
@@ -183,7 +176,6 @@ def _plain(description: str) -> str:
 
 
 def is_loopback(description: str) -> bool:
-    """Return whether only this machine can connect; False for a socket of systemd's."""
     found = _looked_at(description)
     return bool(found) and all(one.kind == "unix" or _is_local(one.interface) for one in found)
 
@@ -196,10 +188,7 @@ def _is_local(host: str) -> bool:
 
 
 def exposure(description: str, address: Any = None) -> str | None:
-    """Return the warning that other machines reach an endpoint without TLS; None: they do not.
-
-    ``address`` is where it listens; of a socket of systemd's nothing else is known.
-    """
+    """Return the warning that other machines reach an endpoint without TLS; None: they do not."""
     if kind_of(description) in TLS_KINDS:
         return None
     host = getattr(address, "host", None)
@@ -224,7 +213,6 @@ def _looked_at(description: str) -> list[Wanted]:
 
 
 def check_endpoint(description: str) -> None:
-    """Raise ConfigurationError unless this is a server endpoint string that Twisted can read."""
     try:
         check_parts(description, SERVERS, IStreamServerEndpointStringParser)
         directory = tls_directory(description)
@@ -255,7 +243,6 @@ def _check_key(description: str) -> None:
 
 
 def check_directory(description: str) -> None:
-    """Raise ConfigurationError for ``tls:DIRECTORY`` without any certificate that has its key."""
     directory = tls_directory(description)
     if directory is None:
         return
@@ -273,7 +260,6 @@ def check_directory(description: str) -> None:
 
 
 def outdated(description: str) -> list[str]:
-    """Return a line for each time in which certificates of an endpoint are valid, but not now."""
     file, directory = certificate_file(description), tls_directory(description)
     found: list[Any] = []
     if directory is not None:
@@ -293,11 +279,7 @@ def outdated(description: str) -> list[str]:
 
 
 class Held:
-    """Addresses that are bound as a start would bind them, until :meth:`close`.
-
-    So an endpoint that is given twice is found.  A socket that another process passes
-    (``systemd:``) is not tried.
-    """
+    """Addresses that are bound as a start would bind them: an endpoint given twice is found."""
 
     def __init__(self) -> None:
         self._held: list[Any] = []
@@ -307,11 +289,7 @@ class Held:
         self._held.append(bound)
 
     def refusal(self, description: str, factory: Any, *, reused: bool = False) -> str | None:
-        """Return why this endpoint cannot be had; None if it is held now.
-
-        ``reused``: other gateways may listen on its TCP port, so nothing listens on it here, or
-        it would be handed connections of theirs.
-        """
+        """Return why this endpoint cannot be had; None if it is held now."""
         failures: list[Failure] = []
         ask(description, factory, lambda one: self._bind(one, reused)).addErrback(failures.append)
         if not failures:
@@ -410,7 +388,6 @@ class ReusedPort(tcp.Port):
     """
 
     def createInternetSocket(self) -> socket.socket:
-        """Return a socket that shares its port; Twisted calls this before it binds."""
         made: socket.socket = super().createInternetSocket()  # type: ignore[no-untyped-call]
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         return made
@@ -451,7 +428,6 @@ class ServedEndpoint:
         self._factory: Any = None
 
     def listen(self, factory: Any) -> Deferred[IListeningPort]:
-        """Listen; the Deferred fires with the port, or fails with CannotListenError."""
         self._factory = factory
         return ask(self.description, factory, self._serve, self._reactor)
 
@@ -479,9 +455,7 @@ class ServedEndpoint:
         return cast(Any, Proxied)(factory) if proxied else factory
 
     def reread(self, title: str) -> Iterator[Change]:
-        """Read certificates and keys again for connections that begin later; raises
-        ConfigurationError.
-        """
+        """Read certificates and keys again for connections that begin later."""
         tls = self._tls
         if tls is None:
             return

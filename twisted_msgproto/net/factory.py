@@ -90,9 +90,7 @@ def silentSince(protocol: Any) -> float | None:
 
 
 def session_names(protocol: str, started_at: float) -> Iterator[str]:
-    """Return public names of sessions, which are unique per gateway; ``started_at`` is in seconds
-    since 1970-01-01 UTC.
-    """
+    """Return public names of sessions, which are unique per gateway."""
     start = datetime.fromtimestamp(started_at, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return (f"{protocol}-{start}-{number}" for number in count(1))
 

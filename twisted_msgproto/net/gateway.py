@@ -122,13 +122,11 @@ class Gateway(MultiService):
         if queue is not None:
             self.sink = DurableSink.unopened(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
-            self._serveControl(queue)  # the first to start, the last to end
+            from .site.service import ControlService
 
-    def _serveControl(self, directory: str) -> None:
-        from .site.service import ControlService
-
-        ControlService(self, directory).setServiceParent(self)  # type: ignore[no-untyped-call]
-        self._keepFlow()
+            control: Any = ControlService(self, queue)
+            control.setServiceParent(self)  # the first to start, the last to end
+            self._keepFlow()
 
     def _keepFlow(self) -> None:
         if self.flow is None:
@@ -390,7 +388,6 @@ def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
 
 
 def announce(name: str, address: str) -> None:
-    """Print the one line that says that a server listens (scripts wait for it)."""
     print(f"{name} listening on {address}", file=sys.stdout, flush=True)
 
 
@@ -460,8 +457,8 @@ class ListeningService(Service):
         )
 
     def _refused(self, failure: Any, description: str) -> None:
-        why = getattr(failure.value, "socketError", None) or failure.getErrorMessage()
-        self._refusal = self._refusalText(description, cannot_listen(why))
+        why = cannot_listen(getattr(failure.value, "socketError", failure.value))
+        self._refusal = self._refusalText(description, why)
         if self._reactor.running:
             log.critical("{text}", text=self._refusal)
             print(self._refusal, file=sys.stderr)

@@ -88,8 +88,7 @@ def running(reactor: Any) -> Any:
 
 def factory_of(kind: type[S], factory: S | None, reactor: Any, *address: str, **settings: Any) -> S:
     """Return ``factory``, or a new one of ``kind`` with these settings, of which ``client`` or
-    ``server`` is the class of its connections.  Raises TypeError for what does not fit, and for
-    settings beside a factory.
+    ``server`` is the class of its connections.
     """
     make: Any = kind
     (side,) = settings.keys() & {"client", "server"}
@@ -421,15 +420,12 @@ class Serving(Generic[F]):
 
 
 class Ports:
-    """The endpoints of a server, each with the factory that listens there."""
-
     def __init__(
         self,
         reactor: Any,
         factory: MsgprotoServerFactory,
         wanted: Sequence[tuple[Where, Any, Callable[[str], str]]],
     ) -> None:
-        """``wanted`` has an endpoint, its factory, and what makes an address of ours of it."""
         somewhere(wanted)
         self._reactor = reactor
         self._factory = factory
@@ -445,12 +441,14 @@ class Ports:
             endpoint: Any = ServedEndpoint(self._reactor, text) if text else where
             try:
                 port = await maybeDeferred(endpoint.listen, factory)
-            except (OSError, ConnectError) as error:
-                raise _no_listening(factory, where, error) from None
             except Exception as error:
-                if not hasattr(error, "socketError"):
+                why = getattr(error, "socketError", error)
+                if why is error and not isinstance(error, OSError):
                     raise
-                raise _no_listening(factory, where, error.socketError) from None
+                name = getattr(factory, "protocolName", "server")
+                raise ConfigurationError(
+                    f"{name}: cannot listen on {where}: {cannot_listen(why)}"
+                ) from None
             self._ports.append(port)
             if self._stopped:
                 await maybeDeferred(port.stopListening)
@@ -469,19 +467,12 @@ class Ports:
         self._factory.abort()
 
 
-def _no_listening(factory: Any, where: object, error: Any) -> ConfigurationError:
-    name = getattr(factory, "protocolName", "server")
-    return ConfigurationError(f"{name}: cannot listen on {where}: {cannot_listen(error)}")
-
-
 def address_of(address: Any, description: str) -> str:
-    """Return where a port listens as a client's endpoint string."""
     kind, _, rest = address_name(address, description).partition(":")
     return f"{'tls' if kind in TLS_KINDS else kind}:{rest}"
 
 
 def over_websocket(address: str) -> str:
-    """Return the WebSocket address of a client's endpoint string."""
     kind, _, rest = address.partition(":")
     scheme = {"tcp": "ws", "ssl": "wss", "tls": "wss", "mtls": "wss"}.get(kind)
     return f"{scheme}://{rest}/" if scheme else address
@@ -493,12 +484,10 @@ def somewhere(wanted: Sequence[object]) -> None:
 
 
 def each_of(at: Any) -> list[Any]:
-    """Return one address, or several of them, as a list."""
     return list(at) if isinstance(at, Iterable) and not isinstance(at, str) else [at]
 
 
 def endpoints_of(at: Where | Sequence[Where]) -> list[Where]:
-    """Return the endpoints as a list; ConfigurationError or TypeError for what is none."""
     several = each_of(at)
     for one in several:
         if isinstance(one, str):
@@ -511,9 +500,6 @@ def endpoints_of(at: Where | Sequence[Where]) -> list[Where]:
 def sink_of(
     sink: MessageSink | None, queue: str | PathLike[str] | None, factory: object, reactor: Any
 ) -> tuple[MessageSink | None, DurableSink | None]:
-    """Return the sink, and the one of a queue which is opened and closed with the server.  Raises
-    TypeError for two of them, ConfigurationError without the extra ``queue``.
-    """
     if queue is None:
         return sink, None
     if sink is not None:

@@ -64,17 +64,11 @@ class SteadyLogger(Logger):
 
 @dataclass(frozen=True)
 class Topic:
-    """What is summed up together.
+    """What is summed up together."""
 
-    Attributes:
-        more: what a sum calls the lines that were not written.
-        lines_max: how many lines are written for one address in a window.
-        all_lines_max: how many lines are written for all addresses; None: :data:`ALL_LINES_MAX`.
-    """
-
-    more: str
-    lines_max: int = LINES_MAX
-    all_lines_max: int | None = None
+    more: str  # what a sum calls the lines that were not written
+    lines_max: int = LINES_MAX  # for one address in a window
+    all_lines_max: int = ALL_LINES_MAX
 
 
 FAULTS: Final = Topic("more like it from this address")
@@ -104,8 +98,6 @@ class _Window:
 
 
 class PeerLog:
-    """The log of what peers did, with a limited number of lines for each address."""
-
     def __init__(self) -> None:
         self.clock: Any = None
         self._windows: dict[Topic, _Window] = {}
@@ -139,9 +131,7 @@ class PeerLog:
             of_address = window.addresses[who] = _Address()
             if len(window.addresses) > ADDRESSES_MAX:
                 window.others += window.addresses.popitem(last=False)[1].unwritten.total()
-        if of_address.lines < topic.lines_max and window.lines < (
-            topic.all_lines_max or ALL_LINES_MAX
-        ):
+        if of_address.lines < topic.lines_max and window.lines < topic.all_lines_max:
             of_address.lines += 1
             window.lines += 1
             log.emit(level, text, reason=reason, **fields)
@@ -150,7 +140,6 @@ class PeerLog:
             self._come_back(window.until, now)
 
     def sum_up(self, now: float | None = None) -> None:
-        """Write the sums of the windows that are over; ``now`` None: of all of them."""
         for topic, window in list(self._windows.items()):
             if now is None or window.until <= now:
                 del self._windows[topic]

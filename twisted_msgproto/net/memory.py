@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import Any, Final, Protocol
@@ -81,27 +82,16 @@ class Holder(Protocol):
         """End at once; it held ``nbytes``, and all together may hold ``limit``."""
 
 
+@dataclass(slots=True, eq=False)
 class _Account:
-    __slots__ = (
-        "began",
-        "may",
-        "nbytes",
-        "number",
-        "objects",
-        "outward",
-        "paid",
-        "stopped",
-    )
-
-    def __init__(self, number: int, now: float, reading: bool, outward: bool) -> None:
-        self.number = number
-        self.outward = outward
-        self.nbytes = 0
-        self.may = 0  # with no more bytes than these it is not held back
-        self.objects = 0
-        self.began = now
-        self.paid = now + outward * UNREAD_SECONDS  # what came so far was enough until then
-        self.stopped = None if reading else now
+    outward: bool
+    stopped: float | None
+    number: int = 0
+    began: float = 0.0
+    paid: float = 0.0  # what came so far was enough until then
+    nbytes: int = 0
+    may: int = 0  # with no more bytes than these it is not held back
+    objects: int = 0
 
     @property
     def arrives(self) -> bool:
@@ -109,11 +99,10 @@ class _Account:
 
     @property
     def age(self) -> tuple[float, int]:
-        """Return where it stands among the others: the eldest has the least."""
         return (self.began, self.number)
 
-    def begin(self, now: float) -> None:
-        self.began = now
+    def begin(self, number: int, now: float) -> None:
+        self.number, self.began = number, now
         self.paid = now + self.outward * UNREAD_SECONDS
         self.may = 0
         if self.stopped is not None:
@@ -124,8 +113,7 @@ class _Account:
             self.stopped = now
 
     def go_on(self, now: float) -> None:
-        """It is read again; the time between is not the peer's."""
-        if self.stopped is not None:
+        if self.stopped is not None:  # the time between is not the peer's
             self.began += now - self.stopped
             self.paid += now - self.stopped
             self.stopped = None
@@ -154,22 +142,15 @@ class Ledger:
     than its share of the last quarter.  Those who are held back take turns in half of what is free,
     since only who is read shows whether it moves: peers that are more than :data:`LATE_SECONDS`
     late lose their places; at the limit itself the latest does, however late it is.
-
-    Attributes:
-        limit: bytes; at most this many are held.
-        min_rate: bytes a second; a peer with less is late.
-        held: bytes held now.
-        most: the most that were held since somebody set it anew.
-        clock: times the checks of those that are held back; set before the limit is.
-        uncounted: a connection with no more bytes than this need not enter them: nearly every read
-            ends within a frame, and 10,000 connections with so little are no matter.
     """
 
     def __init__(self) -> None:
         self.limit: float = inf
         self.min_rate: float = MIN_RATE
-        self.held = self.most = 0
-        self.clock: Clock | None = None
+        self.held = self.most = 0  # bytes now, and the most since somebody set it anew
+        self.clock: Clock | None = None  # set before the limit is
+        # A connection with no more bytes need not enter them: nearly every read ends within a
+        # frame, and 10,000 connections with so little are no matter.
         self.uncounted: int = UNCOUNTED_BYTES
         self._accounts: dict[Holder, _Account] = {}
         self._held_back: dict[Holder, _Account] = {}
@@ -182,7 +163,6 @@ class Ledger:
         self._late_at = -inf  # nobody is too late before this time
 
     def bound(self, limit: float) -> None:
-        """Set the limit to ``limit`` bytes unless it is smaller already."""
         self.limit = min(self.limit, limit)
         self.uncounted = int(min(UNCOUNTED_BYTES, self.limit * UNCOUNTED_SHARE))
 
@@ -198,11 +178,11 @@ class Ledger:
         """
         now = self._time(now)
         account = self._accounts.get(holder)
+        new = account is None
         if account is None:
             if not nbytes:
                 return
-            self._count += 1
-            account = self._accounts[holder] = _Account(self._count, now, holder.reading, outward)
+            account = self._accounts[holder] = _Account(outward, None if holder.reading else now)
         grown = nbytes - account.nbytes
         account.nbytes = nbytes
         self.held += grown
@@ -212,10 +192,9 @@ class Ledger:
             del self._accounts[holder]
             if self._held_back.pop(holder, None) is not None:
                 holder.holdBack(False)
-        elif grown < 0:
+        elif new or grown < 0:
             self._count += 1
-            account.number = self._count
-            account.begin(now)
+            account.begin(self._count, now)
         elif not outward:
             account.move((grown - objects + account.objects) / self.min_rate, now)
         account.objects = objects
@@ -229,9 +208,7 @@ class Ledger:
         self._look_or_rest(now)
 
     def paused(self, holder: Holder, now: float) -> None:
-        """Note that the connection is not read any more, for whatever reason: its peer cannot be
-        late.
-        """
+        """Its peer cannot be late from now on, for whatever reason it is not read."""
         account = self._accounts.get(holder)
         if account is not None:
             account.stop(self._time(now))
@@ -368,37 +345,23 @@ class Ledger:
 
 
 class SharedState:
-    """What all servers of a process share: the bounds of memory, and who offends.
-
-    Attributes:
-        limit: bytes that may wait for the sink.  Above it connections with more than their share
-            are not read; at half of it they are read again.
-        waiting: bytes that wait now.
-        senders: connections of which something waits now; each one's share is limit / senders.
-        paused: connections that are not read because of that.
-        held: what peers make the process hold, and what cannot wait for the sink.
-        session_memory: what sessions keep for their peers for longer than a message.
-        peer_log: what peers do is logged through it, whichever server they came to.
-        offenders: the addresses whose peers broke their protocol or failed to log in.
-        by_kind: what servers of one kind share, by its class.
-    """
+    """What all servers of a process share: the bounds of memory, and who offends."""
 
     def __init__(self) -> None:
+        # Bytes that may wait for the sink: above it connections with more than their share are not
+        # read; at half of it they are read again.
         self.limit: float = inf
-        self.waiting: int = 0
-        self.senders: int = 0
-        self.paused: dict[Any, None] = {}
-        self.held: Ledger = Ledger()
+        self.waiting: int = 0  # bytes now
+        self.senders: int = 0  # of these; each one's share is limit / senders
+        self.paused: dict[Any, None] = {}  # connections that are not read because of that
+        self.held: Ledger = Ledger()  # what cannot wait for the sink
         self.session_memory: SessionMemory = SessionMemory()
         self.peer_log: PeerLog = PeerLog()
         self.offenders: Offenders = Offenders()
-        self.by_kind: dict[type, Any] = {}
+        self.by_kind: dict[type, Any] = {}  # what servers of one kind share, by its class
 
     def bound(self, waiting: float, held: float, min_rate: float, clock: Clock) -> None:
-        """One of the servers of this process has these limits; the smallest of all hold.
-
-        ``clock`` is the servers' own.
-        """
+        """One of the servers of this process has these limits; the smallest of all hold."""
         self.limit = min(self.limit, waiting)
         ledger = self.held
         ledger.bound(held)

@@ -42,9 +42,7 @@ def terminal_width() -> int:
 
 
 def paragraphs(text: str, width: int) -> str:
-    """Return ``text`` with every paragraph filled to ``width`` columns, but for those that are
-    indented.
-    """
+    """Return ``text`` with every paragraph filled, but for those that are indented."""
     return "\n\n".join(
         paragraph if paragraph.startswith(" ") else _wrapped(" ".join(paragraph.split()), width)
         for paragraph in cleandoc(text).split("\n\n")
@@ -419,7 +417,6 @@ class ServerOptions(LegibleOptions):
 
 @contextmanager
 def usage_errors(what: str = "") -> Iterator[None]:
-    """Raise UsageError, which begins with ``what``, in place of a ConfigurationError."""
     try:
         yield
     except ConfigurationError as error:
@@ -427,7 +424,6 @@ def usage_errors(what: str = "") -> Iterator[None]:
 
 
 def _made(what: str, maker: Callable[[Any], object], interface: Any, gateway: Any) -> Any:
-    """Return what ``maker`` makes for ``gateway``; raises ConfigurationError."""
     try:
         made = maker(gateway)
     except Exception as error:

@@ -33,11 +33,7 @@ def network_of(address: str) -> str | None:
 
 
 def is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return host.isprintable()  # the zone of an IPv6 address may be anything
+    return ip_of(host) is not None and host.isprintable()  # an IPv6 zone may be anything
 
 
 # ── who broke the protocol ────────────────────────────────────────────────────────────────────────
@@ -50,10 +46,7 @@ silent for longest is dropped first.
 
 
 class Offence(NamedTuple):
-    """How often an address had the same fault, and when last, in seconds of the clock.
-
-    An IPv6 address stands for its network of 64 bits, which one client has to itself.
-    """
+    """How often an address, or its network, had the same fault, and when last."""
 
     protocol: str
     address: str
@@ -63,8 +56,6 @@ class Offence(NamedTuple):
 
 
 class Offenders:
-    """Faults by protocol, address and reason, since the start."""
-
     def __init__(self) -> None:
         self._counted: OrderedDict[tuple[str, str, str], tuple[int, float]] = OrderedDict()
         self.forgotten: int = 0

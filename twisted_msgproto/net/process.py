@@ -34,9 +34,7 @@ SWITCH_SECONDS: Final = 0.001
 
 @contextmanager
 def alone_in(folder: str | os.PathLike[str]) -> Iterator[int]:
-    """Let other processes of ours that change something in a directory wait meanwhile; gives the
-    directory's descriptor.  Raises OSError if it cannot be opened.
-    """
+    """Let other processes of ours that change something in a directory wait meanwhile."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(ImportError, OSError):  # Windows locks none, nor does NFS a directory
@@ -86,18 +84,13 @@ def give_back_memory() -> None:
 # ── a reactor that counts by a clock nobody can set ─────────────────────────────────────────────
 
 
-def count_monotonically(reactor: Any) -> bool:
-    """Let ``reactor`` count by ``time.monotonic``; return whether it does now.  Not if it has
-    timers already: they would fire at a wrong time.
-    """
-    if reactor.seconds is not time.monotonic and reactor.getDelayedCalls():
-        return False
-    reactor.seconds = time.monotonic
-    return True
+def count_monotonically(reactor: Any) -> None:
+    """Not if it has timers already: they would fire at a wrong time."""
+    if not reactor.getDelayedCalls():
+        reactor.seconds = time.monotonic
 
 
 def check_twistd(parent: Any) -> None:
-    """Raise ConfigurationError for options of ``twistd`` whose fault would be a traceback."""
     if parent is None or "nodaemon" not in parent:
         return  # ``python -m twisted`` has none of these
     jail = parent["chroot"] or ""
@@ -137,7 +130,6 @@ def _is_user(uid: int) -> bool:
 
 
 def _unwritable(path: str) -> str:
-    """Return why a file cannot be written there; "" if it can."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         return os.strerror(errno.EISDIR)

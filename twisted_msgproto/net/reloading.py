@@ -49,9 +49,7 @@ def rereadable(service: Any) -> Iterator[Reread]:
 
 
 def reload(rereads: Iterable[Reread]) -> list[str]:
-    """Read everything again and put it into force; a broken file is a ConfigurationError, and then
-    nothing has changed.
-    """
+    """Read everything again and put it into force; if a file is broken, nothing has changed."""
     changes: list[Change] = []
     wrong: list[str] = []
     for reread in rereads:

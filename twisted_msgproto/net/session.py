@@ -225,7 +225,6 @@ class Linked(Protocol):
 
 
 def put_into(sink: Any, batch: MessageBatch) -> Deferred[Any] | None:
-    """Return what ``put`` of ``sink`` returned as a Deferred; None: safe, or there is none."""
     stored = None if sink is None else sink.put(batch)
     ready = stored is None or isinstance(stored, Deferred)
     return stored if ready else awaited(stored, sink, "put")

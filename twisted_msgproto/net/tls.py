@@ -235,9 +235,7 @@ A new buffer after each read would cost some microseconds.
 
 
 def end_of_records(data: bytes, begin: int) -> int:
-    """Return where the next :data:`RECORDS` records end, of which the first begins at ``begin``;
-    the last may end behind ``data``.
-    """
+    """Return where the next :data:`RECORDS` records end, perhaps behind ``data``."""
     size = len(data)
     for _ in range(RECORDS):
         if begin + HEADER_BYTES > size:
@@ -354,22 +352,14 @@ class TlsConnection(BufferingTLSTransport):
 
 
 class TlsFactory(TLSMemoryBIOFactory):
-    """Puts a server's connections behind TLS.
-
-    Attributes:
-        spent: returns the CPU seconds that were spent so far; without a real reactor the clock's.
-        large: the connections with a large buffer, the eldest first.
-    """
-
     protocol: type[TlsConnection] = TlsConnection
 
     def __init__(self, creator: Any, factory: Any) -> None:
         super().__init__(creator, False, factory)
-        self.large: dict[TlsConnection, None] = {}
+        self.large: dict[TlsConnection, None] = {}  # those with a large buffer, the eldest first
         self.spent: Callable[[], float] = spent_of(self._clock)
 
     def grown(self, connection: TlsConnection) -> None:
-        """Note that ``connection`` has a large buffer; above the limit the eldest one is freed."""
         if connection.connected:
             self.large[connection] = None
             if len(self.large) > LARGE_BUFFERS:
@@ -405,9 +395,7 @@ def mtls_endpoint(
     interface: str = "",
     backlog: str = str(BACKLOG),
 ) -> IStreamServerEndpoint:
-    """Return the endpoint that such a string describes; its PEM files are read now.  Raises
-    ConfigurationError.
-    """
+    """Return the endpoint that such a string describes; its PEM files are read now."""
     if not privateKey:
         raise ConfigurationError("mtls: privateKey=FILE is missing")
     if verify not in VERIFY:

@@ -56,8 +56,6 @@ def next_read_bytes(count: int, took: float, least: int, most: int) -> int:
 
 
 class Turn:
-    """One turn's work for a peer, such as calls to serve or updates to send on."""
-
     __slots__ = ("_began", "_spent")
 
     def __init__(self, spent: Callable[[], float]) -> None:
@@ -69,9 +67,7 @@ class Turn:
 
 
 class TurnWatch:
-    """A measure of the methods through which input reaches connections; what one calls of the
-    others belongs to the same turn.
-    """
+    """Measures methods that take input; what one calls of the others belongs to its turn."""
 
     def __init__(
         self, seconds: float, slow: Slow, cpu: Callable[[], float] = time.thread_time

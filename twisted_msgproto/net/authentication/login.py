@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from hmac import compare_digest
 from math import ceil, inf
@@ -151,8 +152,6 @@ def _parts(name: x509.Name) -> str:
 
 
 class LoggedIn(NamedTuple):
-    """A client has logged in; call ``logout`` when it leaves."""
-
     name: str | None
     avatar: Any
     logout: Callable[[], Any]
@@ -182,18 +181,16 @@ fault of a checker.
 """
 
 
+@dataclass(slots=True, eq=False)
 class _Visit:
-    __slots__ = ("address", "answer", "asked", "attempt", "begun", "call", "credentials", "name")
-
-    def __init__(self, credentials: ICredentials, address: str, name: str | None) -> None:
-        self.credentials = credentials
-        self.address = address
-        self.name = name
-        self.attempt: Attempt | None = None  # None: nothing of it can be guessed
-        self.begun = 0.0
-        self.asked: Deferred[Any] | None = None
-        self.call: Any = None  # the answer, when its time has come
-        self.answer: Deferred[LoggedIn] | None = None  # None: the client has gone
+    credentials: ICredentials
+    address: str
+    name: str | None
+    attempt: Attempt | None = None  # None: nothing of it can be guessed
+    begun: float = 0.0
+    asked: Deferred[Any] | None = None
+    call: Any = None  # the answer, when its time has come
+    answer: Deferred[LoggedIn] | None = None  # None: the client has gone
 
 
 def expected_portal(portal: Portal) -> Portal:

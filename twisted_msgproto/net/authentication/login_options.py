@@ -32,9 +32,7 @@ SCHEMES_WITHOUT_SECRETS: Final = frozenset(
 
 
 def _look_for_file(description: str) -> str | None:
-    """Return the path of a password file, None for another scheme; ConfigurationError for one
-    without a user.
-    """
+    """Return the path of a password file that has a user; None for another scheme."""
     scheme, _, path = description.partition(":")
     if scheme not in FILE_SCHEMES:
         return None

@@ -42,8 +42,6 @@ HASHED: Final = re.compile(r"SCRAM-SHA-256\$(\d+):([\w+/=]+)\$([\w+/=]+):([\w+/=
 
 
 class Keys(NamedTuple):
-    """What a server keeps of a password (RFC 5802, section 3)."""
-
     rounds: int
     salt: bytes
     stored: bytes
@@ -83,7 +81,6 @@ def _parsed(secret: str) -> Keys | str:
 
 
 def read_users(path: str | os.PathLike[str]) -> dict[str, Keys | str]:
-    """Return keys or a plain password by name; ConfigurationError if the file cannot be read."""
     try:
         text = Path(path).read_bytes().decode(EDITED, "surrogateescape")
     except OSError as error:
@@ -97,10 +94,9 @@ def read_users(path: str | os.PathLike[str]) -> dict[str, Keys | str]:
 
 
 def write_user(path: str | os.PathLike[str], name: str, password: str | None) -> bool:
-    """Set a user's password in a file, or remove the user (None); return whether it had that user.
+    """Set a user's password, or remove the user (None); return whether the file had that user.
 
-    The file is replaced as a whole, readable by its owner alone, and then on disk.  Raises
-    ConfigurationError for a name that no line can have, and for a device or a directory.
+    The file is replaced as a whole, readable by its owner alone, and then on disk.
     """
     if not name.isprintable() or ":" in name:  # what is not UTF-8 is not printable, either
         raise ConfigurationError(f"a user's name has no : and no control characters: {name!r}")

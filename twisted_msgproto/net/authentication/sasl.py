@@ -62,16 +62,10 @@ class SaslRefused(Exception):
 
 
 class SaslMechanism:
-    """One mechanism of a server; each exchange begins anew.
+    """One mechanism of a server; each exchange begins anew."""
 
-    Attributes:
-        name: in upper case.
-        reveals: whether the password crosses the wire; such mechanisms are only for protected
-            transports, unless forced.
-    """
-
-    name: ClassVar[str]
-    reveals: ClassVar[bool] = False
+    name: ClassVar[str]  # in upper case
+    reveals: ClassVar[bool] = False  # the password to an eavesdropper
 
     def begin(self, login: Login) -> Respond:
         raise NotImplementedError
@@ -115,17 +109,13 @@ class AnonymousAccess(SaslMechanism):
 class ScramSha256(SaslMechanism):
     """Implements SCRAM-SHA-256 (RFC 5802, RFC 7677) without channel binding.
 
-    The proof of the server (its last message) goes out as a challenge; the client answers it with
-    an empty response.
+    The server's proof goes out as a challenge, which the client answers with an empty response.
     """
 
     name = "SCRAM-SHA-256"
 
     def __init__(self, secret: bytes, file: PasswordFile | None = None) -> None:
-        """``secret`` makes the salts for all users whose keys are not in ``file``.
-
-        Raises ConfigurationError if the library is missing.
-        """
+        """``secret`` makes the salts for all users whose keys are not in ``file``."""
         self._secret = secret
         self._file = file
         self._mechanism = _scramp().ScramMechanism(self.name)
@@ -245,22 +235,12 @@ def _text(data: bytes) -> str:
 
 
 class Attempting(Hashable, Protocol):
-    """Who authenticates: a session of any protocol, the same for a whole exchange.
-
-    Attributes:
-        address: its network address; failures are counted for it and for the user's name.
-    """
+    """Who authenticates: a session of any protocol, the same for a whole exchange."""
 
     address: str
 
 
 class Authenticator:
-    """A server's mechanisms, and the exchanges that are under way.
-
-    Attributes:
-        names: of the mechanisms that are offered, the strongest first.
-    """
-
     def __init__(
         self,
         mechanisms: Iterable[SaslMechanism],
@@ -269,11 +249,7 @@ class Authenticator:
         reveal: bool,
         left: Callable[[Any], float],
     ) -> None:
-        """Make the mechanisms; ``authentication`` asks the checkers and counts failures.
-
-        ``left`` returns the seconds in which a session still has to be answered.  With ``reveal``,
-        mechanisms that show the password to an eavesdropper are offered, too.
-        """
+        """``left`` returns the seconds in which a session still has to be answered."""
         self._mechanisms = {
             mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
         }
@@ -286,18 +262,11 @@ class Authenticator:
     def respond(
         self, session: Attempting, mechanism: str, response: bytes, first: bool
     ) -> Deferred[bytes | LoggedIn]:
-        """Process a client's response; fires with a challenge, or with the log-in that ends the
-        exchange, and fails with SaslRefused or UnauthorizedLogin.
-        """
-        return maybeDeferred(self._respond, session, mechanism, response, first)
-
-    def _respond(
-        self, session: Attempting, mechanism: str, response: bytes, first: bool
-    ) -> Deferred[Any]:
+        """Fire with a challenge, or with the log-in that ends the exchange."""
         if first:
             begin = self._mechanisms[mechanism].begin
             self._exchanges[session] = begin(partial(self._login, session))
-        return self._exchanges[session](response)
+        return maybeDeferred(self._exchanges[session], response)
 
     def _login(
         self, session: Attempting, credentials: ICredentials, name: str | None
@@ -308,7 +277,6 @@ class Authenticator:
         return asked
 
     def forget(self, session: Attempting) -> None:
-        """The exchange is over, or the session is: nobody waits for a checker any more."""
         self._exchanges.pop(session, None)
         asked = self._asked.pop(session, None)
         if asked is not None:
@@ -316,10 +284,7 @@ class Authenticator:
 
 
 def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
-    """Return the mechanisms that the checkers of ``portal`` can serve, strongest first.
-
-    ``secret`` is a random text that makes SCRAM's salts.
-    """
+    """Return the mechanisms that the checkers of ``portal`` can serve, strongest first."""
     interfaces = set(expected_portal(portal).listCredentialsInterfaces())
     found: list[SaslMechanism] = []
     if IUsernameHashedPassword in interfaces:
@@ -335,35 +300,26 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
 # ── The client's side ───────────────────────────────────────────────────────────────────────────
 
 
-class PlainClient:
-    mechanism: str = Plain.name
+class AnonymousClient:
+    mechanism: str = AnonymousAccess.name
     finished = True
+    _response = b""
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        if challenge is not None:
+            raise ValueError(f"{self.mechanism} has no challenges")
+        return self._response
+
+
+class PlainClient(AnonymousClient):
+    mechanism = Plain.name
 
     def __init__(self, user: str, password: str) -> None:
         self._response = b"\0%b\0%b" % (user.encode(), password.encode())
 
-    def respond(self, challenge: bytes | None) -> bytes:
-        if challenge is not None:
-            raise ValueError("PLAIN has no challenges")
-        return self._response
-
-
-class AnonymousClient:
-    mechanism: str = AnonymousAccess.name
-    finished = True
-
-    def respond(self, challenge: bytes | None) -> bytes:
-        if challenge is not None:
-            raise ValueError("ANONYMOUS has no challenges")
-        return b""
-
 
 class ScramClient:
-    """The client's side of SCRAM-SHA-256 (``MT-08``).
-
-    Attributes:
-        finished: whether the server has proved that it knows the password.
-    """
+    """The client's side of SCRAM-SHA-256 (``MT-08``)."""
 
     mechanism: str = ScramSha256.name
 
@@ -374,7 +330,7 @@ class ScramClient:
         self._iterations_max = iterations_max
         self._client = _scramp().ScramClient([self.mechanism], user, password)
         self._step = 0
-        self.finished: bool = False
+        self.finished: bool = False  # the server has proved that it knows the password
 
     def respond(self, challenge: bytes | None) -> bytes:
         client, error = self._client, _scramp().ScramException
@@ -395,7 +351,6 @@ class ScramClient:
         return b""
 
     def _look_at(self, iterations: int) -> None:
-        """Raise ValueError for a number of rounds that is too small to be safe, or too large."""
         if iterations < SCRAM_ITERATIONS:
             raise ValueError(
                 f"the server asks for {iterations} rounds of SCRAM, "
@@ -408,7 +363,7 @@ class ScramClient:
             )
 
 
-SaslClient = PlainClient | AnonymousClient | ScramClient
+SaslClient = AnonymousClient | ScramClient
 
 
 def credentials(

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
 from typing import Final
@@ -92,9 +92,7 @@ So at most :data:`LINE_MAX` such checks are made each second, whatever the hand-
 
 
 def key_of(name: str) -> str:
-    """Return what a name is remembered by: spellings that a checker may take for one name are
-    one.
-    """
+    """Return one key for all spellings that a checker may take for one name."""
     if len(name) <= NAME_BYTES_MAX:
         name = unicodedata.normalize("NFKC", name).strip().casefold()
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -102,28 +100,19 @@ def key_of(name: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """The tokens of an address, a pair or a name.
-
-    Attributes:
-        tokens: what was left at ``at``; 0 to ``burst``.
-        pending: logins that hold a token: they are being checked, or wait for another bucket.
-        waiting: logins in line whose address's bucket it is.
-        failures: wrong passwords that are remembered.
-        refusals: logins of it that were refused without a check, likewise.
-        forgotten: when both are.
-    """
+    """The tokens of an address, a pair or a name."""
 
     burst: float
     rate: float
     window: float
-    tokens: float
+    tokens: float  # that were left at ``at``; 0 to ``burst``
     together: float
     at: float
-    pending: int = 0
-    waiting: int = 0
-    failures: int = 0
-    refusals: int = 0
-    forgotten: float = inf
+    pending: int = 0  # logins that hold a token: they are checked, or wait for another bucket
+    waiting: int = 0  # logins in line whose address's bucket it is
+    failures: int = 0  # wrong passwords that are remembered
+    refusals: int = 0  # without a check, likewise
+    forgotten: float = inf  # when both are
 
     def refill(self, now: float) -> None:
         if now > self.at:
@@ -139,7 +128,6 @@ class Bucket:
         return self.tokens - self.pending >= _ALMOST
 
     def free_at(self, now: float) -> float:
-        """When there will be a free token if nothing happens; ``inf``: only an outcome helps."""
         if self.free(now):
             return now
         if self.pending + 1 > self.burst:
@@ -191,17 +179,11 @@ class Buckets:
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """A pair of place and name that has logged in.
+    """A pair of place and name that has logged in."""
 
-    Attributes:
-        at: when it did so last.
-        failures: wrong passwords since then.
-        pending: its logins that are being checked.
-    """
-
-    at: float
-    failures: int = 0
-    pending: int = 0
+    at: float  # it did so last
+    failures: int = 0  # wrong passwords since then
+    pending: int = 0  # its logins that are being checked
 
     @property
     def trusted(self) -> bool:
@@ -210,8 +192,6 @@ class Known:
 
 
 class KnownPairs:
-    """The pairs of place and name that have logged in, the longest ago first."""
-
     def __init__(self) -> None:
         self._names: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
         self._count = 0
@@ -245,38 +225,23 @@ class KnownPairs:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One login, from its arrival to its outcome.
+    """One login, from its arrival to its outcome."""
 
-    Attributes:
-        place: its address's network, or the address itself where that stands for many.
-        name: what its name is remembered by.
-        until: it waits until then at most.
-        patient: its client waits for the whole :data:`WAIT_SECONDS`.
-        own: the buckets of its address and of the pair; twice that of the pair where the address
-            stands for many.
-        others: the bucket of its name, shared with other addresses.
-        held: it has a token of each of its own.
-        known: the pair that vouches for it; None: tokens do.
-    """
-
-    place: str
-    name: str
-    until: float
-    patient: bool
-    own: tuple[Bucket, Bucket]
-    others: Bucket
-    held: bool = False
-    known: Known | None = field(default=None)
+    place: str  # its address's network, or the address itself where that stands for many
+    name: str  # what it is remembered by
+    until: float  # it waits until then at most
+    patient: bool  # its client waits for the whole of WAIT_SECONDS
+    own: tuple[Bucket, Bucket]  # of its address and the pair; or that of the pair twice
+    others: Bucket  # of its name, shared with other addresses
+    held: bool = False  # it has a token of each of its own
+    known: Known | None = None  # the pair that vouches for it; None: tokens do
 
     def rank(self) -> tuple[int, int]:
-        """Return who comes first: the fewest failures of the address, then of the pair."""
         address, pair = self.own
         return address.failures, pair.failures
 
     def nuisance(self) -> tuple[int, int]:
-        """Return who has to go first: whose address has the most failures, refusals and places in
-        line.
-        """
+        """Return who has to go first: it has the most failures, refusals and places in line."""
         address, pair = self.own
         return address.failures + address.refusals + address.waiting, pair.failures
 
@@ -286,17 +251,10 @@ class Throttle:
 
     The caller reports what happens (``arrive``, ``succeeded``, ``failed``, ``leave``), calls
     ``poll`` after each of these and at :attr:`deadline`, and does what that says.
-
-    Attributes:
-        wait: how long a login waits at most, in seconds.
-        deadline: when ``poll`` has to be called next; ``inf`` if nobody waits.
     """
 
     def __init__(self, limits: Limits, hand_shake: float = inf) -> None:
-        """Make a throttle; ``limits`` contain :data:`LOGIN_LIMITS`.
-
-        ``hand_shake``: the seconds within which a client has to be answered.
-        """
+        """``hand_shake``: the seconds within which a client has to be answered."""
         self.delay: float = limits["login-delay"]
         self.wait: float = max(0.0, min(WAIT_SECONDS, hand_shake - 2 * self.delay))
         self._line_max = LINE_MAX
@@ -312,9 +270,7 @@ class Throttle:
         self.deadline: float = inf
 
     def arrive(self, address: str, name: str, now: float, within: float = inf) -> Attempt:
-        """Note that a client wants to log in and has to be answered ``within`` this many
-        seconds.
-        """
+        """Note a login that has to be answered ``within`` this many seconds."""
         self._look(now)  # those who wait come first
         network, name = network_of(address), key_of(name)
         place = network or address
@@ -333,7 +289,9 @@ class Throttle:
             attempt.own[0].waiting += 1
             self.deadline = min(self.deadline, self._due(attempt, now))
             if len(self._line) > self._line_max:
-                self._turn_away(max(reversed(self._line), key=Attempt.nuisance), now)
+                last = max(reversed(self._line), key=Attempt.nuisance)
+                self._step_out(last)
+                self._refuse(last, now)
         return attempt
 
     def poll(self, now: float) -> list[tuple[Attempt, bool]]:
@@ -368,7 +326,6 @@ class Throttle:
             attempt.others.pending -= 1
 
     def leave(self, attempt: Attempt) -> None:
-        """The client has gone; nothing happens unless it waited."""
         if attempt in self._line:
             self._step_out(attempt)
             self._release(attempt)
@@ -387,12 +344,6 @@ class Throttle:
             for bucket in set(attempt.own):
                 bucket.pending += 1
         if not attempt.held or not attempt.others.free(now):
-            return False
-        attempt.others.pending += 1
-        return True
-
-    def _last_chance(self, attempt: Attempt) -> bool:
-        if not attempt.held or not attempt.patient:
             return False
         attempt.others.pending += 1
         return True
@@ -420,15 +371,12 @@ class Throttle:
             self._decided.append((attempt, True))
         elif now < attempt.until:
             return False
-        elif self._last_chance(attempt):
+        elif attempt.held and attempt.patient:  # the last chance
+            attempt.others.pending += 1
             self._decided.append((attempt, True))
         else:
             self._refuse(attempt, now)
         return True
-
-    def _turn_away(self, attempt: Attempt, now: float) -> None:
-        self._step_out(attempt)
-        self._refuse(attempt, now)
 
     def _refuse(self, attempt: Attempt, now: float) -> None:
         self._release(attempt)

@@ -62,11 +62,7 @@ class Namespaces:
         self._brokers: dict[str, tuple[ServedBroker, Limits, str, object]] = {}
 
     def settings(self, options: ServerOptions) -> dict[str, Any]:
-        """Return the arguments of a server's factory that these options stand for.
-
-        Raises ConfigurationError for a limit that another server of the namespace has set
-        otherwise.
-        """
+        """Return the arguments of a server's factory that these options stand for."""
         settings: dict[str, Any] = {"queueFull": options["queue-full"]}
         namespace = options["broker-namespace"]
         if namespace is not None:

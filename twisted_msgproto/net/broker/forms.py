@@ -17,11 +17,7 @@ log: Logger = Logger(namespace="twisted_msgproto.broker")
 
 
 def fields_of(envelope: Opened) -> Fields:
-    """Return the properties of an envelope of any form.
-
-    Those of a form that nobody knows, or whose bytes make no sense, are none: the message is
-    delivered without them, and that is logged.
-    """
+    """Return the properties of an envelope of any form; none if they cannot be read."""
     try:
         fields: Fields = part(envelope.form, "queued_messages", "fields_of")(envelope.own)
     except (ConfigurationError, ValueError, ImportError, AttributeError) as error:

@@ -55,11 +55,7 @@ def _name_in(head: bytes) -> QueueName:
 
 
 class BrokerPersistence:
-    """The queues of all brokers whose messages one durable sink stores.
-
-    Attributes:
-        state: the durable half; None before :meth:`open`.
-    """
+    """The queues of all brokers whose messages one durable sink stores."""
 
     log: Logger = Logger(namespace="twisted_msgproto.broker")
 
@@ -72,7 +68,7 @@ class BrokerPersistence:
         self._tending.clock = clock
         self._tended: Deferred[Any] = succeed(None)
         self._closed: Deferred[None] | None = None
-        self.state: BrokerState | None = None
+        self.state: BrokerState | None = None  # the durable half; None before it is opened
 
     @classmethod
     def of(cls, sink: DurableSink, clock: Any) -> BrokerPersistence:
@@ -99,10 +95,7 @@ class BrokerPersistence:
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
-        """Find what waits in the queues; this reads the log, and waits for the disk.
-
-        Raises QueueError or OSError if that cannot be; call it again then.
-        """
+        """Find what waits in the queues; this reads the log, and waits for the disk."""
         if self.state is not None:
             return
         state = self._sink.writer.broker()
@@ -127,7 +120,6 @@ class BrokerPersistence:
         return brokers.get(space) or brokers.get(f"{space.partition('/')[0]}/")
 
     def found(self, broker: KeptBroker) -> dict[QueueName, Waiting]:
-        """Return what waits in the queues of ``broker``; it is told once."""
         mine = {
             name: waiting for name, waiting in self._found.items() if self._server(name) is broker
         }
@@ -145,10 +137,7 @@ class BrokerPersistence:
         return maybeDeferred(self._in_thread, self.state.tend).addErrback(self._failed)
 
     def close(self) -> Deferred[None]:
-        """Write the last settlements; fires when they are on disk.
-
-        Call it after the end of the servers.
-        """
+        """Write the last settlements; fires when they are on disk."""
         if self._closed is None:
             self._closed = Deferred()
             if self._tending.running:
@@ -221,7 +210,6 @@ class BrokerPersistence:
         return done
 
     def flush(self) -> Deferred[None]:
-        """Write what was purged and moved; fails with OSError or QueueError."""
         assert self.state is not None
         return self._in_thread(self.state.flush)
 
@@ -367,11 +355,7 @@ def broker_of(
     spaces: Iterable[str],
     **settings: Any,
 ) -> ServedBroker:
-    """Return the broker of a server that stores its messages in ``sink``.
-
-    Its queues are those of ``spaces``.  Over a durable queue they outlive the process; over
-    anything else they are in memory.  ``settings`` are those of :class:`ServedBroker`.
-    """
+    """Return the broker of a server: over a durable queue its queues outlive the process."""
     if isinstance(sink, DurableSink) and sink.keeps_queues:
         return KeptBroker(BrokerPersistence.of(sink, clock), spaces, clock, limits, **settings)
     broker = ServedBroker(clock, limits, **settings)

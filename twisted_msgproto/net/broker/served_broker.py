@@ -59,16 +59,10 @@ class ServedBroker:
 
     Consumers are connections: see :class:`twisted_msgproto.core.broker.Consumer`.  All calls come
     from the reactor's thread.
-
-    Attributes:
-        machine: decides everything.  Its messages are published with the methods here.
-        store: the machine's queues.
-        durable: whether its queues outlive this process.
-        server: the factory that logs which queue has senders that wait.
     """
 
     log: Logger = Logger(namespace="twisted_msgproto.broker")
-    durable = False
+    durable = False  # whether its queues outlive this process
     # Say, with the first queue, that messages are stored and queues not.
     tells_of_memory: bool = False
 
@@ -93,7 +87,7 @@ class ServedBroker:
             self.limits, durable=self.durable, when_full=when_full, changed=self._look
         )
         self.store: QueueStore = self.machine.store
-        self.server: Any = None
+        self.server: Any = None  # the factory that logs which queue has senders that wait
         self._names: defaultdict[str, dict[str, QueueName]] = defaultdict(dict)
         self._incoming: deque[Iterator[int]] = deque()  # what is published, in order
         self._last_id = 0  # of the newest message in memory
@@ -112,10 +106,7 @@ class ServedBroker:
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
-        """Get ready to be used; call it before the first connection comes.  Twice is once.
-
-        Raises what is raised by those whom :meth:`when_opened` calls.
-        """
+        """Get ready to be used; call it before the first connection comes.  Twice is once."""
         if self._unopened is not None:
             self.restore()
             opened, self._unopened = self._unopened, None
@@ -148,10 +139,7 @@ class ServedBroker:
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
 
     def names(self, space: str) -> Mapping[str, QueueName]:
-        """Return the queues of a space that take messages, by their plain names.
-
-        The mapping changes with them.  Queues of dead letters are not among them.
-        """
+        """Return the queues of a space that take messages; the mapping changes with them."""
         return self._names[space]
 
     # ── publishers ──────────────────────────────────────────────────────────────────────────────
@@ -195,7 +183,6 @@ class ServedBroker:
             self._look()
 
     def publishing(self, messages: Sequence[tuple[QueueName, QueuedMessage]]) -> Iterator[int]:
-        """Publish messages, in the order of their ids; yield the number of steps done."""
         for start in range(0, len(messages), MESSAGES_AT_ONCE):
             lot = messages[start : start + MESSAGES_AT_ONCE]
             now = self.now()
@@ -236,17 +223,11 @@ class ServedBroker:
             self._go_on()
 
     def read(self, message_ids: Sequence[int]) -> Deferred[list[QueuedMessage]]:
-        """Read back the messages with these ids, for people.
-
-        Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
-        """
+        """Read back messages for people; fails with OSError.  Here all are in memory anyway."""
         return succeed([])
 
     def flush(self) -> Deferred[None]:
-        """Make durable what was purged and moved; fails with OSError or QueueError.
-
-        Here nothing is durable.
-        """
+        """Make durable what was purged and moved; fails with OSError or QueueError."""
         return succeed(None)
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────
@@ -377,8 +358,6 @@ OWING_TIMES: Final = 4
 
 
 class Sender(Protocol):
-    """What is needed of a connection that sends to queues."""
-
     def pauseReading(self, reason: str) -> None:
         """Do not read it while ``reason`` stands."""
 
@@ -394,18 +373,13 @@ class Sender(Protocol):
 
 
 class SenderBackpressure:
-    """Bytes that wait for room in queues, over all senders of one server.
-
-    Attributes:
-        limit: bytes; above it senders that owe no settlement are not read.
-        waiting: bytes that wait now.
-    """
+    """Bytes that wait for room in queues, over all senders of one server."""
 
     def __init__(self, limit: int, seconds: float, clock: Any) -> None:
         """A connection that owes settlements is ended when it has made none for ``seconds`` while
         there is too much; 0: never.  ``clock`` has ``callLater()``.
         """
-        self.limit = limit
+        self.limit = limit  # above it senders that owe no settlement are not read
         self.waiting: int = 0
         self._seconds = seconds
         self._clock = clock
@@ -446,13 +420,11 @@ class SenderBackpressure:
             deadline.cancel()
 
     def settled(self, sender: Sender) -> None:
-        """Note that ``sender`` has acknowledged messages; call it while this is ``pressing``."""
         if sender in self._deadlines:
             self._clear(sender)
             self._look(sender)
 
     def owing(self, sender: Sender) -> None:
-        """Note that ``sender`` has messages to acknowledge; call it while this is ``pressing``."""
         if sender in self._paused:
             self._look(sender)
 
@@ -474,7 +446,6 @@ class SenderBackpressure:
                 each.resumeReading(PAUSED_FOR)
 
     def forget(self, sender: Sender) -> None:
-        """Note that ``sender`` is gone; what it sent still waits for room."""
         self._clear(sender)
         self._paused.pop(sender, None)
 
@@ -486,8 +457,6 @@ CHANGED_AT_ONCE: Final = 10_000
 
 
 class ServedQueues:
-    """A :class:`.BrokerView` of the queues of all servers of a gateway."""
-
     def __init__(self, brokers: Sequence[ServedBroker], clock: Any) -> None:
         self._brokers = brokers
         self._clock = clock
@@ -543,10 +512,7 @@ class ServedQueues:
     async def _in_turns(
         self, broker: ServedBroker, name: QueueName, change: Callable[[int], int]
     ) -> int:
-        """Change what waits now, a part in each turn, durably; what comes meanwhile stays.
-
-        Raises QueueError while the disk fails.
-        """
+        """Change what waits now, a part in each turn, durably; what comes meanwhile stays."""
         left = sum(figures.waiting for figures in broker.store.queues() if figures.name == name)
         changed = 0
         while left > 0:

@@ -42,9 +42,7 @@ def session_of(connection: Any) -> Any:
 
 
 async def session_standing(connecting: Deferred[Any]) -> Any:
-    """Return the session of a connection that is being made, when it stands; whatever comes in
-    between ends the connection.
-    """
+    """Return the session when it stands; whatever comes in between ends the connection."""
     session = session_of(await connecting)
     try:
         return await session.whenEstablished()

@@ -94,10 +94,7 @@ def client_endpoint(
 def endpoint_of(
     reactor: Any, to: str | ClientEndpoint, *, webSocket: bool = False
 ) -> ClientEndpoint:
-    """Return an endpoint, or the one of its string; ``ws://…`` only with ``webSocket``.
-
-    Raises ConfigurationError for a string that is none, TypeError for what is no endpoint.
-    """
+    """Return an endpoint, or the one of its string; ``ws://…`` only with ``webSocket``."""
     if isinstance(to, str):
         options = ConnectOptions(endpoint=to)
         if webSocket and to.startswith(("ws:", "wss:")):
@@ -109,7 +106,6 @@ def endpoint_of(
 
 
 def refuse_tls(options: ConnectOptions, tls: Any) -> None:
-    """Raise ConfigurationError for what TLS needs beside an endpoint without TLS."""
     files = {"--tls-ca": options.tls_ca, "--tls-cert": options.tls_cert}
     for name, given in {**files, "--tls-key": options.tls_key, "tls": tls}.items():
         if given is not None:
@@ -126,7 +122,6 @@ class WebSocketAddress(NamedTuple):
 
 
 def parse_address(url: str) -> WebSocketAddress:
-    """Parse ``ws://HOST[:PORT][/PATH]`` or ``wss://…``; ConfigurationError for anything else."""
     if not isinstance(url, str):
         raise TypeError(f"the address of a WebSocket is a text, not {type(url).__name__}")
     try:
@@ -154,7 +149,6 @@ def parse_address(url: str) -> WebSocketAddress:
 def websocket_endpoint(
     reactor: Any, options: ConnectOptions, tls: Any = None
 ) -> IStreamClientEndpoint:
-    """Return the endpoint for ``ws://…`` or ``wss://…``; raises ConfigurationError."""
     address = parse_address(options.endpoint)
     plain = _hostname_endpoint(reactor, address.host, address.port)
     if address.secure:
@@ -164,7 +158,6 @@ def websocket_endpoint(
 
 
 def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionCreator:
-    """Make TLS 1.2 or newer to ``host``, whose name the certificate must have."""
     settings: dict[str, Any] = {}
     try:
         if options.tls_ca is not None:
@@ -212,7 +205,6 @@ class SayingWhy:
 
 
 def verdict_of(connection: Any) -> str:
-    """Return in OpenSSL's words what is wrong with the peer's certificate."""
     openssl: Any = SSL
     try:
         number = openssl._lib.SSL_get_verify_result(connection._ssl)

@@ -54,7 +54,6 @@ LOG_IN_OPTIONS: Final = frozenset({"user", "password"})
 
 
 def typed(text: str) -> int | float | str:
-    """Return a property as an operator typed it: a number, or text with or without quotes."""
     try:
         value = parse_json(text, len(text))
     except NotJson:

@@ -64,15 +64,12 @@ class ReconnectState(StrEnum):
 
 
 class Backoff:
-    """The waits before attempts: they grow each time, and differ between clients."""
-
     __slots__ = ("_first", "_most", "_random", "_wait", "attempts")
 
     attempts: int  # that have failed since the last reset
     _wait: float
 
     def __init__(self, first: float, most: float, random: Callable[[], float]) -> None:
-        """Make waits of ``first`` to ``most`` seconds; ``random`` returns numbers from 0 to 1."""
         self._first = min(first, most)
         self._most = most
         self._random = random
@@ -95,13 +92,7 @@ T = TypeVar("T")
 
 
 class PendingCall(Generic[S, T]):
-    """A call of a verb that may have to wait for a session; its Deferred outlives sessions.
-
-    Attributes:
-        done: the Deferred that the caller received; it fires once.
-        nbytes: how much it counts against the limit while it waits.
-        safe: whether doing it twice does no harm.
-    """
+    """A call of a verb that may have to wait for a session; its Deferred outlives sessions."""
 
     __slots__ = ("deadline", "done", "inner", "nbytes", "over", "safe", "sending", "timer", "verb")
 
@@ -153,8 +144,6 @@ log: Final = Logger(namespace="twisted_msgproto.net")
 
 
 class ReconnectOptions(TypedDict, total=False):
-    """What every service that reconnects takes by name; :class:`ReconnectingService` explains."""
-
     retryPolicy: Callable[[int], float] | None
     stopWhenRefused: bool
     drain: float

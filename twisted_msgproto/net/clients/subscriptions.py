@@ -89,7 +89,6 @@ class Backlog(Generic[T]):
         return len(self._items)
 
     def put(self, items: Iterable[T]) -> None:
-        """Keep ``items``, behind those that are here; who waits gets them."""
         for item in items:
             nbytes = self._weigh(item)
             self.nbytes += nbytes
@@ -101,11 +100,7 @@ class Backlog(Generic[T]):
             self._left(item, nbytes)
 
     async def take(self) -> T:
-        """Return the next item.
-
-        When there is none and none will come, raise StopAsyncIteration, or what :meth:`end` was
-        told.
-        """
+        """Return the next item, or raise StopAsyncIteration or what :meth:`end` was told."""
         if self._items:
             item, nbytes = self._items.popleft()
             self.nbytes -= nbytes
@@ -126,7 +121,6 @@ class Backlog(Generic[T]):
         raise StopAsyncIteration
 
     def end(self, why: Exception | None) -> None:
-        """Nothing more will come; who takes hears so, after what is here: an error, or None."""
         self._over, self._why = True, why
         while self._takers:  # a callback of one may cancel another
             self._takers.popleft().callback(None)

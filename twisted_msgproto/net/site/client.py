@@ -36,8 +36,6 @@ ADDRESS: Final = re.compile(r"[^/]+:\d+")
 
 
 class SocketPath:
-    """A path of ``control`` that ``bind`` and ``connect`` accept, until it is closed."""
-
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         """Raise QueueError if the path is too long here, OSError if there is no such directory."""
         self._descriptor: int | None = None
@@ -165,7 +163,6 @@ class GatewayBroker:
         return self._ask_at("GET", "status.json")
 
     def reload(self) -> dict[str, list[str]]:
-        """Let the gateway read its files again; return the lists ``done`` and ``later``."""
         answer = self._ask_at("POST", "reload")
         with self._understood():
             return {name: [str(line) for line in answer[name]] for name in ("done", "later")}
@@ -240,7 +237,6 @@ class GatewayBroker:
 
 
 def socket_of(where: str) -> str | None:
-    """Return the path of a status endpoint on a UNIX socket; None if ``where`` is none."""
     if where.startswith("unix:"):
         return where.removeprefix("unix:").partition(":")[0]
     return where if os.path.exists(where) and not os.path.isdir(where) else None

@@ -16,7 +16,7 @@ from itertools import accumulate, islice
 from math import inf
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredLock, TimeoutError, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred, succeed
 from twisted.internet.task import Cooperator
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
@@ -70,8 +70,6 @@ class GatewayFigures:
         )
 
     def latest(self) -> Deferred[Figures]:
-        """Return the figures with the first sessions one by one: what ``/status.json`` shows."""
-
         def with_sessions(summary: Figures) -> Figures:
             return {**summary, "sessions": self._first_sessions()}
 
@@ -133,9 +131,7 @@ class GatewayFigures:
     # ── the queue ───────────────────────────────────────────────────────────────────────────────
 
     def _read_queue(self) -> Deferred[Figures | None]:
-        """Read the queue's files in a thread; a disk that hangs is not asked twice, and what the
-        writer has in memory is known without it.
-        """
+        """Read the queue's files in a thread; a disk that hangs is not asked twice."""
         sink = self._gateway.sink
         if not isinstance(sink, DurableSink):
             return succeed(None)
@@ -153,7 +149,7 @@ class GatewayFigures:
         answer: Deferred[Mapping[str, Any]] = Deferred()
         self._reading.addBoth(_passed_to, answer)
         answer.addTimeout(QUEUE_SECONDS, self._reactor)
-        answer.addErrback(self._timed_out)
+        answer.addErrback(lambda _: self._of_silent_disk())
         return answer.addCallback(lambda read: queue_figures(writer, read))
 
     def _read(self, result: Figures | Failure) -> Figures | Failure:
@@ -161,10 +157,6 @@ class GatewayFigures:
         if not isinstance(result, Failure):
             self._read_last = result
         return result
-
-    def _timed_out(self, failure: Failure) -> Figures:
-        failure.trap(TimeoutError)
-        return self._of_silent_disk()
 
     def _of_silent_disk(self) -> Figures:
         return {**self._read_last, "unreadable": DISK_SILENT}
@@ -214,9 +206,7 @@ class GatewayFigures:
     # ── searching for sessions ──────────────────────────────────────────────────────────────────
 
     def search(self, protocol: str, state: str, text: str) -> Deferred[Figures]:
-        """Return the sessions of this protocol, in this state, with this text in any figure; ""
-        stands for any.  One search is made after the other, in slices.
-        """
+        """Return sessions of this protocol, in this state, with this text; "" stands for any."""
         answer: Figures = {}
         looked = self._searching.run(
             lambda: self._cooperator.coiterate(self._search(protocol, state, text, answer))
@@ -311,7 +301,6 @@ def _name_of(state: Enum | str) -> str:
 
 
 def _shown_session(protocol: str, session: Any) -> Figures:
-    """Return what is shown of a session; a subclass's own ``snapshot`` may hold anything."""
     shown: Figures = {"protocol": protocol, "state": _name_of(_state_of(session))}
     try:
         snapshot = session.snapshot()

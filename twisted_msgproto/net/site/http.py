@@ -52,13 +52,9 @@ class BodilessRequest(Request):
 
 
 class BoundedChannel(HTTPChannel):
-    """One connection.  Bytes alone earn it no time: only whole requests do.
+    """One connection.  Bytes alone earn it no time: only whole requests do."""
 
-    Attributes:
-        answering: whether a request is being answered, or a stream is open.
-    """
-
-    answering: bool = False
+    answering: bool = False  # or a stream is open
     site: BoundedSite
     transport: Any
 
@@ -87,11 +83,7 @@ class BoundedChannel(HTTPChannel):
 
 
 class BoundedSite(Site):
-    """A site without a log of requests: nothing has to be done while nobody asks.
-
-    Attributes:
-        connections: those that are open, the one that was answered least recently first.
-    """
+    """A site without a log of requests: nothing has to be done while nobody asks."""
 
     protocolName: ClassVar[str] = "control"
     noisy = False
@@ -101,7 +93,7 @@ class BoundedSite(Site):
         settings.setdefault("timeout", REQUEST_SECONDS)
         settings.setdefault("requestFactory", BodilessRequest)
         super().__init__(*arguments, **settings)  # type: ignore[no-untyped-call]
-        self.connections: dict[BoundedChannel, None] = {}
+        self.connections: dict[BoundedChannel, None] = {}  # the one answered longest ago first
 
     def logPrefix(self) -> str:
         return self.protocolName
@@ -168,8 +160,6 @@ def in_json(value: object, status: int = http.OK) -> Answer:
 
 
 class Answering(Resource):
-    """One path: ``answer(query)`` returns an :class:`Answer`, or a Deferred of it."""
-
     isLeaf = True
 
     def __init__(self, answer: Callable[[Query], Any], *, changes: bool = False) -> None:
@@ -302,11 +292,7 @@ def _event(figures: Figures, told_at: int) -> bytes:
 
 
 class Events(Resource):
-    """Samples for all pages that listen; nothing is done while none does.
-
-    Attributes:
-        figures: gathers what a sample shows.
-    """
+    """Samples for all pages that listen; nothing is done while none does."""
 
     isLeaf = True
 

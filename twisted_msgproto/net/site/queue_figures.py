@@ -50,9 +50,7 @@ def queue_figures(writer: Any, read: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_figures(directory: str, now: float) -> dict[str, Any]:
-    """Return the figures that are read from the queue's disk, which may take long; ``unreadable``
-    says why some are missing.
-    """
+    """Read figures from the queue's disk; ``unreadable`` says why some are missing."""
     shown: dict[str, Any] = dict(NOTHING_READ)
     try:
         disk = os.statvfs(directory)
@@ -66,7 +64,6 @@ def read_figures(directory: str, now: float) -> dict[str, Any]:
 
 
 def unheld_queues(directory: str, now: float) -> list[dict[str, Any]]:
-    """Return the figures of the queues beside ``directory`` that no gateway holds."""
     from ...queue.queue_directories import unheld
 
     return [_unheld(place, now) for place in unheld(directory)]

@@ -33,47 +33,27 @@ Body = bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueShown:
-    """One queue, as an operator sees it.
+    """One queue, as an operator sees it."""
 
-    Attributes:
-        space: ``micromsg2``, ``mtl/VIRTUAL-HOST/PROFILE``, or the name of the shared namespace.
-        name: the destination or the resource.
-        waiting: messages that no consumer has.
-        in_flight: messages that consumers have not acknowledged yet.
-        bytes: what the messages weigh.
-        consumers: how many consume from it now.
-        oldest: when its oldest message arrived, in µs since 1970 UTC; None if it has none.
-        tries: how often the message that was tried most was tried.
-    """
-
-    space: str
-    name: str
-    waiting: int
-    in_flight: int = 0
-    bytes: int = 0
+    space: str  # ``micromsg2``, ``mtl/VIRTUAL-HOST/PROFILE``, or that of the shared namespace
+    name: str  # the destination or the resource
+    waiting: int  # messages that no consumer has
+    in_flight: int = 0  # messages that consumers have not acknowledged yet
+    bytes: int = 0  # what the messages weigh
     consumers: int = 0
-    oldest: int | None = None
-    tries: int = 0
+    oldest: int | None = None  # when that arrived, in µs since 1970 UTC
+    tries: int = 0  # of the message that was tried most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShown:
-    """One message of a queue, as an operator sees it.
+    """One message of a queue, as an operator sees it."""
 
-    Attributes:
-        id: its offset in the queue's log, or its number in memory.
-        received_at: when it arrived, in µs since 1970 UTC.
-        tries: how often it was tried.
-        bytes: the length of its body.
-        fields: its properties, as the table's column ``fields`` has them.
-        body: its bytes as they came.
-    """
-
-    message_id: int
-    received_at: int
+    message_id: int  # its offset in the queue's log, or its number in memory
+    received_at: int  # in µs since 1970 UTC
     tries: int
-    bytes: int
-    fields: Mapping[str, str]
+    bytes: int  # of its body
+    fields: Mapping[str, str]  # as the table's column ``fields`` has them
     body: Body
 
 

@@ -119,8 +119,6 @@ def _remove_old(path: str) -> None:
 
 
 class StatusSite(BoundedSite):
-    """The site on an endpoint of its own; it is named and ended as servers are."""
-
     protocolName: ClassVar[str] = "status"
 
     def __init__(self, root: Guarded, events: Events, token_file: str | None = None) -> None:
@@ -157,7 +155,6 @@ def status_site(gateway: Any, endpoint: str, token_file: str | None = None) -> S
 
 
 def check_access(description: str, token_file: str | None) -> None:
-    """Raise ConfigurationError if others could connect from elsewhere without TLS and a token."""
     if is_loopback(description) or (kind_of(description) in TLS_KINDS and token_file is not None):
         return
     needed = "a token (--status-token FILE, or token-file in [status])"
@@ -168,7 +165,6 @@ def check_access(description: str, token_file: str | None) -> None:
 
 
 def expected_token(path: str) -> bytes:
-    """Return the token in the first line of this file; ConfigurationError if there is none."""
     token = read_token(path).encode()
     if len(token) < TOKEN_BYTES_LEAST:
         raise ConfigurationError(
@@ -403,9 +399,7 @@ each two states that a move leads between.
 
 
 def drawing(table: Mapping[Any, Mapping[type, Any]]) -> Drawing:
-    """Return what has to be drawn of a transition table, from the first state that leads anywhere
-    on.
-    """
+    """Return a drawing of a transition table, from the first state that leads anywhere on."""
     first = next(state for state, row in table.items() if row)
     reached = [first]
     moves: dict[tuple[str, str], list[str]] = {}

@@ -5,6 +5,7 @@ This module is the only place that knows about autobahn's internals.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
@@ -55,34 +56,10 @@ LONG_HEAD: Final = "the HTTP head is too long"
 
 _EMPTY_PING: Final = bytes((PING, 0))
 
-_FOR_UPGRADE: Final = (
-    "_wskey",
-    "allowNullOrigin",
-    "allowedOrigins",
-    "allowedOriginsPatterns",
-    "flashSocketPolicy",
-    "http_headers",
-    "http_request_data",
-    "http_request_host",
-    "http_request_params",
-    "http_request_path",
-    "http_request_uri",
-    "http_response_data",
-    "http_status_line",
-    "maxConnections",
-    "openHandshakeTimeout",
-    "perMessageCompressionAccept",
-    "perMessageCompressionOffers",
-    "serveFlashSocketPolicy",
-    "tcpNoDelay",
-    "trustXForwardedFor",
-    "utf8validator",
-    "versions",
-    "webStatus",
-    "websocket_extensions",
-    "websocket_key",
-    "websocket_origin",
-    "websocket_protocols",
+_FOR_UPGRADE: Final = re.compile(
+    "_wskey|allow.+|flash.+|http_.+|maxConnections|openHandshakeTimeout|serveFlash.+|tcpNoDelay"
+    "|perMessageCompression(Accept|Offers)|trustX.+|utf8validator|versions|webStatus"
+    "|websocket_(extensions|key|origin|protocols)"
 )
 
 _NEVER_QUEUED: Final[deque[Any]] = deque(maxlen=0)
@@ -102,27 +79,17 @@ else:
 
 
 class Carrier(_Mixin):
-    """One WebSocket connection, either side, as a mixin in front of autobahn's protocol
-    classes.
-
-    Attributes:
-        factory: a :class:`.factories.WebSocketServerFactory` or
-            :class:`.factories.WebSocketClientFactory`.
-        wire: what the session sees of this.
-        send: writes bytes for the peer; short ones are with the system when it returns.
-        output: what the peer has not read yet.
-        oversize: the peer began a message above the limit.
-    """
+    """One WebSocket connection, either side, as a mixin in front of autobahn's classes."""
 
     log: QuietLog = QuietLog()
     factory: Any
     transport: Any
     session: Any
     link: Any
-    wire: Wire
-    send: Callable[[bytes], None]
+    wire: Wire  # what the session sees of this
+    send: Callable[[bytes], None]  # short ones are with the system when it returns
     output: Output
-    oversize: bool = False
+    oversize: bool = False  # the peer began a message above the limit
 
     _encrypted = 0  # bytes that TLS holds because reading is paused
     _upgraded = False
@@ -152,9 +119,7 @@ class Carrier(_Mixin):
         self._reader.bytes_max = self.factory.message_bytes
 
     def closeWebSocket(self, code: int, reason: str = "") -> None:
-        """Begin the closing handshake, or abort if never opened; messages that still arrive are
-        dropped.
-        """
+        """Begin the closing handshake, or abort if never opened."""
         if self.state == _OPEN:
             if self._reading_paused:  # it could not see the peer's answer
                 self._resume_transport()
@@ -402,11 +367,9 @@ class Carrier(_Mixin):
 
     def _forgetUpgrade(self) -> None:
         """Drop what only the upgrade needed, 3.7 KB; a dict does not shrink, so it is new."""
-        attributes = self.__dict__
-        for name in _FOR_UPGRADE:
-            attributes.pop(name, None)
-        attributes["send_queue"] = _NEVER_QUEUED
-        self.__dict__ = dict(iter(attributes.items()))
+        attributes = self.__dict__.items()
+        self.__dict__ = {name: one for name, one in attributes if not _FOR_UPGRADE.fullmatch(name)}
+        self.__dict__["send_queue"] = _NEVER_QUEUED
 
     def onPing(self, payload: bytes) -> None:
         """Answer a ping at once; of a peer that does not read, only the last one (RFC 6455)."""
@@ -421,9 +384,7 @@ class Carrier(_Mixin):
             self.send(_EMPTY_PING if server else b"".join(frame(PING, b"", True)))
 
     def _lookGone(self) -> None:
-        """No pong came: drop the peer, unless we do not read, or it still takes what stands
-        before.
-        """
+        """No pong came: drop the peer, unless we do not read, or it still takes what is before."""
         if not self._reading_paused and not self._takes(PONG_SECONDS):
             self.abort("the peer did not answer a ping")
 
@@ -534,21 +495,19 @@ class WebSocketWire(Wire):
         self.disconnecting = False
 
     def write(self, messages: Iterable[Any]) -> None:
-        masked = self._masked
+        masked, as_text = self._masked, self.nbytes
         parts: list[bytes] = []
         for message in messages:
             if type(message) is str:
                 parts += frame(TEXT, message.encode(), masked)
             else:
-                parts += frame(BINARY, message, masked)
+                parts += frame(opcode_of(message) if as_text else BINARY, message, masked)
         carrier = self._carrier
         if parts and carrier.state == carrier.STATE_OPEN:
             carrier.send(b"".join(parts))
 
     def close(self, fault: bool = False) -> None:
-        """Begin the closing handshake behind what was written; ``fault``: the peer broke the
-        protocol.
-        """
+        """Begin the closing handshake behind what was written."""
         self.disconnecting = True
         carrier = self._carrier
         if not fault:
@@ -591,12 +550,3 @@ class ByteWire(WebSocketWire):
     """Sends frames in UTF-8 as text and all others as binary; both are received as ``bytes``."""
 
     nbytes = True
-
-    def write(self, messages: Iterable[bytes]) -> None:
-        masked = self._masked
-        parts: list[bytes] = []
-        for message in messages:
-            parts += frame(opcode_of(message), message, masked)
-        carrier = self._carrier
-        if parts and carrier.state == carrier.STATE_OPEN:
-            carrier.send(b"".join(parts))

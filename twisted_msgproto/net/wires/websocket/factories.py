@@ -42,9 +42,7 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
     _transport_details: Any
 
     def onConnect(self, request: ConnectionRequest) -> str | None:
-        """Refuse foreign origins, then choose the first sub-protocol that the factory knows, if
-        any.
-        """
+        """Refuse foreign origins, then choose the first sub-protocol that the factory knows."""
         if self.factory.sessions.draining:
             raise ConnectionDeny(ConnectionDeny.SERVICE_UNAVAILABLE, "the server stops")
         if not self.factory.addressKnown(self):
@@ -91,7 +89,6 @@ class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
         super().abort(reason)
 
     def onConnecting(self, transport_details: object) -> ConnectingRequest:
-        """Return the upgrade request; an IPv6 address gets the brackets that autobahn forgets."""
         factory = self.factory
         host = f"[{factory.host}]" if ":" in factory.host else factory.host
         return ConnectingRequest(
@@ -106,22 +103,14 @@ class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
 
 
 class _Bounds:
-    """Sets what both factories share: all of autobahn's bounds, and ours.
-
-    Attributes:
-        sessions: the factory whose sessions the connections carry.
-        wire: the class of the sessions' wires.
-        message_bytes: how large a message may be.
-        first_bytes: how large a message may be before its session is established; None: as any
-            other.
-    """
+    """Sets what both factories share: all of autobahn's bounds, and ours."""
 
     noisy: ClassVar[bool] = False
     isServer: ClassVar[bool]
     wire: type[WebSocketWire] = WebSocketWire
-    first_bytes: int | None = None
+    first_bytes: int | None = None  # of a message before its session stands; None: as any other
     reactor: Any
-    sessions: Any
+    sessions: Any  # the factory whose sessions the connections carry
     _build: Build
 
     def bound(self, limits: Limits) -> None:
@@ -186,7 +175,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         origins: Sequence[str] = (),
         protocols: Sequence[str] = (),
     ) -> None:
-        """``protocols`` are names of sub-protocols; ConfigurationError for what is no origin."""
         super().__init__(  # type: ignore[no-untyped-call]
             reactor=sessions.clock, protocols=list(protocols), server=""
         )
@@ -233,7 +221,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.sessions.writeOf(log, host, f"{{peer}}: {line}", reason=reason, peer=peer, **fields)
 
     def connectionBegun(self, carrier: Carrier) -> None:
-        """Count a connection for its address from the beginning, not from the upgrade."""
         transport = carrier.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpKeepAlive(True)
@@ -276,9 +263,7 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         origin: str | None = None,
         protocols: Sequence[str] = (),
     ) -> None:
-        """Pass ``origin`` only to play a browser.  Raises ConfigurationError for what no header can
-        have.
-        """
+        """Pass ``origin`` only to play a browser."""
         parse_address(url)
         expect("origin", origin, "a text", isinstance(origin, str | None))
         if origin is not None and not (origin.isascii() and origin.isprintable()):

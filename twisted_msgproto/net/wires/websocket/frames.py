@@ -90,21 +90,12 @@ class Refusal(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A ping or a Close came; ``opcode`` is :data:`PING` or :data:`CLOSE`."""
-
     opcode: int
     payload: bytes
 
 
 class FrameReader:
-    """The way from bytes to messages, of one connection.
-
-    Attributes:
-        bytes_max: a message has no more bytes.
-        answer: what has to be answered before more is read; whoever does so sets it to None.
-        held: bytes of a message whose end is not here.
-        starved: nothing more can be read before more bytes come.
-    """
+    """The way from bytes to messages, of one connection."""
 
     __slots__ = ("_as_bytes", "_final", "_fragments", "_left", "_mask", "_opcode", "_pieces",
                  "_server", "_unfinished", "answer", "bytes_max", "held", "starved")  # fmt: skip
@@ -113,10 +104,10 @@ class FrameReader:
         """``server``: what comes has to be masked; ``as_bytes``: text is bytes, too."""
         self._server = server
         self._as_bytes = as_bytes
-        self.bytes_max = bytes_max
-        self.answer: Control | Refusal | None = None
-        self.held = 0
-        self.starved = False
+        self.bytes_max = bytes_max  # of a message
+        self.answer: Control | Refusal | None = None  # before more is read; then it is None again
+        self.held = 0  # bytes of a message whose end is not here
+        self.starved = False  # nothing more can be read before more bytes come
         self._left = 0  # bytes of the frame that is being read
         self._mask = b""  # of the next of them
         self._opcode = 0  # of the message that is being read; 0: none is, or nobody wants it
@@ -184,7 +175,6 @@ class FrameReader:
         self._pieces = None
 
     def _part(self, data: bytes, place: int, found: list[Any], wanted: bool) -> int:
-        """Read a frame of any kind, or what of it is here; return how far that was."""
         if self._left:
             return self._payload(data, place, found)
         if len(data) - place < 2:
@@ -222,7 +212,6 @@ class FrameReader:
         return self._payload(data, mask_end, found)
 
     def _wrong(self, first: int, second: int) -> str:
-        """Return what is wrong with a frame that begins so; empty for nothing."""
         opcode, length = first & 0x0F, second & 0x7F
         if first & 0x70:
             return "a bit is set that no extension explains"
@@ -261,7 +250,6 @@ class FrameReader:
         return end
 
     def _payload(self, data: bytes, place: int, found: list[Any]) -> int:
-        """Read bytes of the frame; at its end its message may end, too."""
         piece = data[place : place + self._left]
         self._left -= len(piece)
         self.starved = self._left > 0
@@ -284,7 +272,6 @@ class FrameReader:
         return place + len(piece)
 
     def _is_text(self, piece: bytes, final: bool) -> bool:
-        """Return whether a text may go on with ``piece``."""
         if not self._unfinished and piece.isascii():
             return True
         piece = self._unfinished + piece
@@ -297,7 +284,6 @@ class FrameReader:
 
 
 def refused(payload: bytes) -> Refusal | None:
-    """Return why this is not the payload of a Close."""
     code = int.from_bytes(payload[:2], "big")
     if code not in CODES:
         return Refusal(CLOSE_PROTOCOL, f"invalid close code {code}")
@@ -309,7 +295,6 @@ def refused(payload: bytes) -> Refusal | None:
 
 
 def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
-    """Return one message in one frame, as its parts."""
     length = len(payload)
     mask_bit = 0x80 if masked else 0
     if length <= 125:
@@ -391,9 +376,6 @@ class Keepalive:
     """The pings of one connection (RFC 6455), and what is done when nothing comes back.
 
     Whatever the peer sends shows that it lives: a large message leaves it no room for a pong.
-
-    Attributes:
-        heard: something came from the peer since the last ping.  The carrier sets it.
     """
 
     __slots__ = ("_asked_at", "_call", "_clock", "_gone", "_interval", "_ping", "heard")
@@ -410,7 +392,7 @@ class Keepalive:
         self._gone = gone
         self._call: Any = None
         self._asked_at = -inf
-        self.heard: bool = True  # no ping was sent yet
+        self.heard: bool = True  # since the last ping; the carrier sets it
 
     def start(self) -> None:
         if self._interval > 0:
