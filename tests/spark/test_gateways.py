@@ -14,9 +14,6 @@ import pytest
 from tests.spark.conftest import messages, write
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import Description, Landed, QueueReader
-from twisted_msgproto.spark import daemon_threads
-from twisted_msgproto.spark.bridge import OpenedMarks
-from twisted_msgproto.spark.configuration import BridgeOptions
 from twisted_msgproto.spark.daemon_threads import DaemonThreadPool
 from twisted_msgproto.spark.gateways import Gateways, Marks
 from twisted_msgproto.spark.source_options import open_queue
@@ -387,9 +384,9 @@ def test_a_queue_in_anothers_place_is_sent_no_mark_of_it__TB_07(
         assert time.monotonic() < deadline
         some.all[0].next = float("-inf")
         some.ask(landed)
-    opened = OpenedMarks(some, BridgeOptions(queues=[str(place)], table="table"))
-    assert opened(first) is None
-    assert opened(second).queue_id == second
+    assert some.opened(first) is None
+    queue = some.opened(second)
+    assert queue is not None and queue.queue_id == second
 
 
 def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
@@ -415,10 +412,7 @@ def threads_of(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(f"{name}-")]
 
 
-def test_a_thread_without_work_ends_and_the_next_work_is_done_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(daemon_threads, "IDLE_SECONDS", 0.01)
+def test_a_thread_without_work_ends_and_the_next_work_is_done_all_the_same() -> None:
     some = DaemonThreadPool(3, "idle")
     for _ in range(3):
         seen = some.gather({n: lambda: len(threads_of("idle")) for n in range(20)}, FOREVER)

@@ -552,9 +552,11 @@ def test_a_cluster_without_the_package_is_sent_it_and_one_without_more_tried_wit
 
 
 FAILED = """\
-Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times: java.io.IOException:
-Cannot run program "/no/python": error=2, No such file or directory
-    at java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
+An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 \
+times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (h executor driver): \
+java.io.IOException: Cannot run program "/no/python": error=2, No such file or directory
+\tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
 """
 
 
@@ -563,12 +565,11 @@ Cannot run program "/no/python": error=2, No such file or directory
     [
         ("pyarrow", "it has no module pyarrow"),
         ("ValueError: no", "ValueError: no"),
-        (Exception(FAILED), 'Cannot run program "/no/python": error=2, No such file'),
-        (Exception(f"first\n  {'x' * 300} Error: y"), "x" * 200),
-        (Exception("\n plain\nmore"), "plain"),
+        (Exception(FAILED), 'IOException: Cannot run program "/no/python": error=2, No such file'),
+        (Exception(f"\n {'x' * 301}\nmore"), f"{'x' * 299}…"),
         (Exception(), "it does not start"),
     ],
-    ids=["lacks a module", "fails", "no such Python", "long", "first line", "nothing"],
+    ids=["lacks a module", "fails", "no such Python", "long", "nothing"],
 )
 def test_a_cluster_which_cannot_run_the_source_is_one_line__TB_14(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, line: str

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -46,7 +46,7 @@ from .gateways import AWAY, REFUSED, Gateways, Marks
 from .jobs import Runner, SparkRunner
 from .locks import locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Maintenance, Pace
-from .registration import fork_workers_by
+from .registration import first_line, fork_workers_by
 from .report import (
     Batch,
     Progress,
@@ -57,7 +57,7 @@ from .report import (
     lock_path,
     progress_line,
 )
-from .session import SCHEDULING_JAVA, first_line, spark_context, within
+from .session import SCHEDULING_JAVA, spark_context, within
 from .source_options import is_remote, open_queue, open_range
 
 LOG_SOURCE = "twisted_msgproto.bridge"
@@ -297,28 +297,12 @@ class Bridge:
                 if NO_SESSION not in str(error):
                     raise
 
-    def _open(self, gateways: Gateways, schema: pa.Schema) -> Table:
-        table = self._table = self._open_table(schema)
-        self._held.enter_context(self._prepared(table, gateways, schema))
-        return table
+    def _open(self, gateways: Gateways, schema: pa.Schema) -> None:
+        self._table = self._open_table(schema)
+        self._held.enter_context(self._prepared(self._table, gateways, schema))
 
     def leave(self) -> None:
         self._held.close()
-
-    def land(self, spark: SparkRunner) -> None:
-        gateways, runner, schema = self._reached, spark, landed_schema_of(self.options.shape)
-        assert gateways is not None
-        if self.options.transform is None:
-            table = self._table
-            assert table is not None
-            self._drive(table, gateways, spark, runner, schema)
-            return
-        from .transform import Transform
-
-        # The table's columns are the function's, which only Spark can say.
-        transform = Transform(spark, self.options.transform)
-        table = self._open(gateways, transform.schema)
-        self._drive(table, gateways, spark, transform, transform.schema)
 
     def keep_landing(self, spark: SparkRunner) -> None:
         """Land beside other tables: what keeps this one from it does not concern them."""
@@ -522,20 +506,24 @@ class Bridge:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def _drive(
-        self,
-        table: Table,
-        gateways: Gateways,
-        spark: SparkRunner,
-        runner: Runner,
-        schema: pa.Schema,
-    ) -> None:
-        options = self.options
+    def land(self, spark: SparkRunner) -> None:
+        options, gateways = self.options, self._reached
+        runner: Runner = spark
+        schema = landed_schema_of(options.shape)
+        assert gateways is not None
+        if options.transform is not None:
+            from .transform import Transform
+
+            # The table's columns are the function's, which only Spark can say.
+            runner = transform = Transform(spark, options.transform)
+            schema = transform.schema
+            self._open(gateways, schema)
+        table = self._table
+        assert table is not None
         stop = threading.Event()
-        opened = OpenedMarks(gateways, options)
-        marks = Marks(self.consumer, opened, self._report, self.say)
+        marks = Marks(self.consumer, gateways.opened, self._report, self.say)
         assert self.status is not None
-        self.sent = SentStatuses(self.status, self.consumer, opened)
+        self.sent = SentStatuses(self.status, self.consumer, gateways.opened)
         self.loop = loop = Loop(
             table,
             Target(
@@ -670,23 +658,3 @@ def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Endi
             one = gateways.all[0]
             raise QueueError(one.line or f"{one.location} does not answer") from one.error
         time.sleep(LOOK_SECONDS)
-
-
-class OpenedMarks:
-    def __init__(self, gateways: Gateways, options: BridgeOptions) -> None:
-        self._gateways = gateways
-        self._options = options
-        self._opened: dict[str, Any] = {}
-
-    def __call__(self, name: str) -> Any:
-        one = self._gateways.by_id[name]
-        if one.state in (AWAY, REFUSED):
-            self._opened.pop(name, None)
-            return None
-        queue = self._opened.get(name)
-        if queue is None:
-            queue = open_queue(one.location, self._options.access, queue_id=name)
-            if queue.queue_id != name:  # another one, of which the table's place says nothing
-                return None
-            self._opened[name] = queue
-        return queue

@@ -285,7 +285,6 @@ def _real(place: str) -> str:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Return whether two places are the same, or one is in the other."""
     short, long = sorted((_real(one) + "/", _real(other) + "/"), key=len)
     return long.startswith(short)
 
@@ -311,7 +310,6 @@ def _texts(name: str, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _placed(location: str, directory: Path) -> str:
-    """Return a location as it stands, or a relative path below ``directory``."""
     return location if "://" in location else os.path.join(directory, location)
 
 

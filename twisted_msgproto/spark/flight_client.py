@@ -66,7 +66,6 @@ PROXY = re.compile(r"http://([^\s/@]+@)?([^\s:/@]+|\[[0-9a-fA-F:]+\]):\d{1,5}/?"
 
 
 def check_proxy(proxy: str) -> None:
-    """Raise ConfigurationError, one line, for what is no proxy that Flight can pass."""
     if not PROXY.fullmatch(proxy):
         raise ConfigurationError(f"the proxy of Flight is http://HOST:PORT, not {proxy!r}")
 
@@ -206,7 +205,6 @@ class FlightQueue:
         self._client.close()
 
     def _fresh(self) -> Description:
-        """Return a description that is not older than a few milliseconds."""
         if time.monotonic() - self._described_at > FRESH_SECONDS:
             self._described = self.describe()
             self._described_at = time.monotonic()

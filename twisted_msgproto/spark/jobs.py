@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import pickle
-import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,29 +20,13 @@ import pyarrow.parquet as pq
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
 from ..table.landing import TABLE_SCHEMA, LandedRanges, Target, Writer, land_together, merged
 from ..table.plan import Range
-from .session import first_line
+from .registration import OWN_ERROR, first_line, job_error
 from .source_options import forget_opened, open_range
 
 JOB_GROUP = "msgproto-bridge"
 """The group of a bridge's jobs in Spark's own pages; cancelling it ends the running batch."""
 
 END_SEEN_SECONDS = 2.0
-
-OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
-
-PYTHON_ERROR = re.compile(
-    r"(?P<indent>(?<![^\n])[ \t]+|)Traceback \(most recent call last\):\n"
-    r"(?:(?P=indent)[ \t].*\n)+(?P=indent)(?P<error>\S.*)"
-)
-"""Spark indents what a worker said that could not start."""
-
-JAVA_ERROR = re.compile(
-    r"\AAn error occurred while calling .+\n"
-    r": (?:.*\b(?:java|org|scala)\.(?=[\w.$]+: .)(?:\w+\.)*(?:SparkException: )?)?(?P<error>.+)"
-)
-"""Below the call that py4j names stands the error; what caused it comes last in its line, where the
-kind alone may be all that is said.
-"""
 
 Tasks = Sequence[Sequence[Range]]
 
@@ -206,7 +189,6 @@ def rows_of(spans: Spans) -> int:
 
 
 def shares(one: Spans, other: Spans) -> bool:
-    """Return whether most of what each of both reads is the same."""
     common = {
         gateway: (max(lo, other[gateway][0]), min(hi, other[gateway][1]))
         for gateway, (lo, hi) in one.items()
@@ -291,13 +273,7 @@ class SparkRunner:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.context._gateway.proc.wait(END_SEEN_SECONDS)
         self.check()
-        return TableError(f"{job_error(str(error))}; Spark's log: {self.log}")
-
-
-def job_error(text: str) -> str:
-    """Return one line of what Spark says of a failed job, in our own words if they are there."""
-    own = OWN_ERROR.search(text)
-    if own is not None:
-        return own[1].strip()
-    found = PYTHON_ERROR.search(text) or JAVA_ERROR.search(text)
-    return f"the batch failed: {first_line(Exception(found['error'] if found else text))}"
+        text = str(error)
+        own = OWN_ERROR.search(text)
+        told = own[1].strip() if own else f"the batch failed: {job_error(text)}"
+        return TableError(f"{told}; Spark's log: {self.log}")

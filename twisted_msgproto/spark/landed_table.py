@@ -42,10 +42,6 @@ class LandedTable:
             return empty if columns is None else empty.select(list(columns))
         return dataset.to_table(columns=None if columns is None else list(columns))
 
-    def count(self) -> int:
-        dataset = self.dataset()
-        return 0 if dataset is None else int(dataset.count_rows())
-
     def duplicates(self) -> list[tuple[str, int, int]]:
         """Return (gateway, offset, times) of the pairs that it has more than once."""
         table = self.read(["gateway", "offset"])

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableChanged, TableError
@@ -78,6 +78,7 @@ class Pace:
     cores: int = 2
 
 
+@dataclass(eq=False)
 class Loop:
     """One run of the loop, in one thread.
 
@@ -86,54 +87,35 @@ class Loop:
     a transform raises end it. ``progress`` has the figures of earlier loops, which count on.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        target: Target,
-        gateways: Gateways,
-        marks: Marks,
-        runner: Runner,
-        run: Run,
-        pace: Pace,
-        stop: threading.Event,
-        *,
-        access: object = None,
-        say: Callable[[str], None] = lambda line: None,
-        maintenance: Callable[[Table], None] = Table.maintain,
-        check: Callable[[], None] = lambda: None,
-        letters: DeadLetters | None = None,
-        progress: Progress | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self.table = table
-        self.target = target
-        self.gateways = gateways
-        self.marks = marks
-        self.runner = runner
-        self.own_run = run
-        self.pace = pace
-        self.stop = stop
-        self.access = access
-        self.say = say
-        self.maintenance = maintenance
-        self.check = check
-        self.letters = letters
-        self.clock = clock
-        self.wall = wall
-        table.seen = self._seen
-        self._erased = Notes(table.storage)
-        self.progress: Progress = progress or Progress()
-        self.progress.landed = table.landed()
+    table: Table
+    target: Target
+    gateways: Gateways
+    marks: Marks
+    runner: Runner
+    own_run: Run
+    pace: Pace
+    stop: threading.Event
+    _: KW_ONLY
+    access: object = None
+    say: Callable[[str], None] = lambda line: None
+    maintenance: Callable[[Table], None] = Table.maintain
+    check: Callable[[], None] = lambda: None
+    letters: DeadLetters | None = None
+    progress: Progress = field(default_factory=Progress)
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self.table.seen = self._seen
+        self._erased = Notes(self.table.storage)
+        self.progress.landed = self.table.landed()
         self.lags: dict[str, Lag] = {}
         self._due = float("-inf")
-        self._looked = clock()
+        self._looked = self._began = self._committed = self.clock()
         self._until: dict[str, int] = {}
-        self._began = clock()
         self._attempts = 0
-        self._rejected = letters.in_a_row if letters else 0
+        self._rejected = self.letters.in_a_row if self.letters else 0
         self._pending: tuple[Plan, LandedRanges] | None = None
-        self._committed = clock()
 
     def run(self) -> None:
         """Run until ``stop``, or until everything has landed (``once``)."""
@@ -165,7 +147,6 @@ class Loop:
             self._land(None, LandedRanges(), 0.0)
 
     def _pause(self, took: float) -> float:
-        """Return how long nobody is asked after a round that took so long."""
         trigger = 0.0 if self.pace.once else self.pace.trigger
         pause = max(LOOK_SECONDS_MIN, LOOK_SHARE * took, trigger / LOOKS)
         left = self._due - self.clock()
@@ -497,7 +478,6 @@ def next_due(began: float, trigger: float) -> float:
 
 
 def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
-    """Return what a commit says of one gateway."""
     parts = [part for ranges in plan.tasks for part in ranges if part.gateway == gateway]
     found = {
         "lo": min(part.lo for part in parts),

@@ -30,9 +30,6 @@ NEW_TABLE = "write to a new table with a new checkpoint; the queue still holds o
 GO_ON = "or accept the loss with the option failOnDataLoss=false"
 
 
-Source = Queue
-
-
 class Place(TypedDict):
     offset: int
     since: NotRequired[int]
@@ -43,7 +40,7 @@ class Place(TypedDict):
 Places = dict[str, Place]
 
 
-def place_at(queue: Source, offset: int) -> Place:
+def place_at(queue: Queue, offset: int) -> Place:
     """Return the place at ``offset``, between the queue's begin and its end."""
     place: Place = {"offset": offset}
     known = queue.place(offset)
@@ -61,7 +58,7 @@ def proof(place: Place) -> Landed | None:
     return Landed(place["offset"], place.get("incarnation", 0), place.get("witness", 0))
 
 
-def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Places:
+def places_at(queues: Mapping[str, Queue], offsets: Mapping[str, int]) -> Places:
     """Return where a new stream begins: at ``offsets``; they name every queue."""
     return {
         name: {**place_at(queue, offsets[name]), "since": offsets[name]}
@@ -70,7 +67,7 @@ def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Place
 
 
 def latest_places(
-    queues: Mapping[str, Source],
+    queues: Mapping[str, Queue],
     start: Mapping[str, Place],
     *,
     rows_max: int | None = None,
@@ -118,7 +115,7 @@ def is_first(place: Place) -> bool:
 
 
 def batch_ranges(
-    queues: Mapping[str, Source],
+    queues: Mapping[str, Queue],
     start: Mapping[str, Place],
     end: Mapping[str, Place],
     *,
@@ -168,14 +165,14 @@ def first_offset(before: Place | None, place: Place) -> int:
 
 
 def check_queues_known(
-    queues: Mapping[str, Source], start: Mapping[str, Place], retired: Collection[str] = ()
+    queues: Mapping[str, Queue], start: Mapping[str, Place], retired: Collection[str] = ()
 ) -> None:
     for name in start:
         if name not in queues and name not in retired:
             raise QueueMismatch(unknown_queue(name, queues))
 
 
-def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
+def check_place(queue: Queue, place: Place, behind: int | None = None) -> None:
     """Raise QueueMismatch unless reading can resume from ``place``, or from ``behind``."""
     begin, end, wanted = queue.begin(), queue.end(), place["offset"]
     if wanted > end:
@@ -194,7 +191,7 @@ def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
         )
 
 
-def check_end(queue: Source, place: Place) -> None:
+def check_end(queue: Queue, place: Place) -> None:
     """Raise QueueAway when only a power loss, which the gateway mends, has ended the queue."""
     known = proof(place)
     if known is not None:
@@ -202,7 +199,7 @@ def check_end(queue: Source, place: Place) -> None:
             queue.check(known)
 
 
-def check_history(queue: Source, place: Place) -> None:
+def check_history(queue: Queue, place: Place) -> None:
     known = proof(place)
     if known is None:
         return
@@ -210,8 +207,7 @@ def check_history(queue: Source, place: Place) -> None:
     check_proof(queue.queue_id, known, queue.place(place["offset"]), advice)
 
 
-def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
-    """Return one line for a checkpoint that names a queue that is not among the given ones."""
+def unknown_queue(name: str, queues: Mapping[str, Queue]) -> str:
     return (
         f"the checkpoint belongs to queue {name}, not to {', '.join(sorted(queues))}; "
         "give that queue's directory too, or use another checkpoint and table (a gateway which "
@@ -219,7 +215,7 @@ def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
     )
 
 
-def _begin_of_next(queue: Source, before: Place | None, accept_loss: bool) -> int:
+def _begin_of_next(queue: Queue, before: Place | None, accept_loss: bool) -> int:
     if before is None:
         return queue.begin()
     if not accept_loss:

@@ -8,6 +8,7 @@ sends them. By default that is ``python3`` from the ``PATH``, and nothing of the
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -26,7 +27,34 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 SHIPPED = "twisted_msgproto.zip"
 
 
-def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
+OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
+
+PYTHON_ERROR = re.compile(
+    r"(?P<indent>(?<![^\n])[ \t]+|)Traceback \(most recent call last\):\n"
+    r"(?:(?P=indent)[ \t].*\n)+(?P=indent)(?P<error>\S.*)"
+)
+"""Spark indents what a worker said that could not start."""
+
+JAVA_ERROR = re.compile(
+    r"\AAn error occurred while calling .+\n"
+    r": (?:.*\b(?:java|org|scala)\.(?=[\w.$]+: .)(?:\w+\.)*(?:SparkException: )?)?(?P<error>.+)"
+)
+"""Below the call that py4j names stands the error; what caused it comes last in its line, where the
+kind alone may be all that is said.
+"""
+
+
+def register(spark: SparkSession, *, probe: bool = True) -> None:
+    """Make ``format("msgproto")`` and ``format("msgproto-table")`` known to ``spark``.
+
+    It also lets the workers find this package.  On one machine (``local[…]``) they run this very
+    Python unless ``PYSPARK_PYTHON`` or Spark's setting ``spark.pyspark.python`` names another.
+    There and on a cluster one worker is asked by a small job whether it can run the source
+    (``probe=False`` leaves that out); a package that it lacks is sent to it.
+
+    Raises ConfigurationError, one line that says what to set, when pyarrow or a recent pyspark is
+    absent here, or when the cluster's workers cannot run the source.
+    """
     from .source import QueueSource
     from .table_source import TableSource
 
@@ -90,7 +118,6 @@ def fork_workers_by(context: SparkContext, module: str) -> None:
 
 
 def share_path(context: SparkContext) -> None:
-    """Put the package's root on the workers' ``PYTHONPATH``, unless it is installed there."""
     context.environment["PYTHONPATH"] = with_package(context.environment.get("PYTHONPATH", ""))
 
 
@@ -120,21 +147,23 @@ def ask_worker(context: SparkContext) -> str | None:
     try:
         answer = context.parallelize([0], 1).map(probe).collect()[0]
     except Exception as error:
-        return why(str(error))
+        return job_error(str(error)) if str(error) else "it does not start"
     if answer is not None and answer.isidentifier() and answer != PACKAGE.name:
         return f"it has no module {answer}"
     return answer
 
 
-def why(text: str) -> str:
-    """Return the line of a failed job's message that tells the most, cut to 200 characters."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "No module named", "Error:")
-    for sign in telling:
-        for line in lines:
-            if sign in line:
-                return line[line.index(sign) :][:200] if sign == telling[0] else line[:200]
-    return lines[0][:200] if lines else "it does not start"
+def job_error(text: str) -> str:
+    """Return the line of what Spark says of a failed job that tells the cause."""
+    found = PYTHON_ERROR.search(text) or JAVA_ERROR.search(text)
+    return first_line(found["error"] if found else text)
+
+
+def first_line(error: BaseException | str) -> str:
+    """Return the first line that says something, cut to 300 characters; else the error's kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 300 else f"{text[:299]}…"
 
 
 def shipped(directory: Path) -> Path:

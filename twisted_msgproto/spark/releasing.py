@@ -36,6 +36,22 @@ def release(
     authority: str | None = None,
     source: int = 0,
 ) -> dict[str, int]:
+    """Let queues forget what a stream has committed and made durable; return the released offsets.
+
+    Reads the last committed batch from the stream's ``checkpoint`` (a local directory), calls
+    ``sync``, makes the checkpoint durable and only then publishes the batch's end as the mark of
+    ``consumer``.  Call it as often as the queue's disk needs it, from the program of the stream or
+    beside it: from a ``StreamingQueryListener``, from a timer, after ``awaitTermination()``.
+
+    ``sync`` must make the sink's output durable before it returns: ``os.sync`` for a sink on this
+    machine's disks under Linux; None for a sink that is durable when a batch is committed (an
+    object store, a database, the durable topics of a broker).  ``queue`` is the source's option
+    ``queue``.  ``source`` is the source's number in a query that has several.
+
+    Raises ConfigurationError when the checkpoint is none, QueueMismatch when a queue never had
+    what the checkpoint says, QueueError when a queue is not there or the checkpoint has none of
+    them, OSError from the disk.
+    """
     places = committed_places(Path(checkpoint), source)
     if not places:
         return {}

@@ -292,29 +292,25 @@ def _of_queue(report: Report, name: str) -> dict[str, Any]:
     }
 
 
+@dataclass(eq=False)
 class SentStatuses:
     """The status of one bridge on its way to the queues on other machines.
 
     ``opened(name)`` returns the queue of a gateway, or None while it is away, which misses it.
     """
 
-    def __init__(
-        self,
-        files: StatusFiles,
-        consumer: str,
-        opened: Callable[[str], Any],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._files = files
-        self._consumer = consumer
-        self._opened = opened
-        self._clock = clock
+    files: StatusFiles
+    consumer: str
+    opened: Callable[[str], Any]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._crew = DaemonThreadPool(SENDERS_MAX, "statuses")
         self._due: dict[str, float] = {}
         self._on_their_way: set[str] = set()
 
     def send(self, report: Report, remote: Iterable[str]) -> None:
-        now = self._clock()
+        now = self.clock()
         for name in remote:
             if self._due.get(name, now) <= now and name not in self._on_their_way:
                 self._due[name] = now + SEND_SECONDS
@@ -322,10 +318,9 @@ class SentStatuses:
                 self._crew.submit(partial(self._send, name, report))
 
     def finish(self, report: Report, remote: Iterable[str], seconds: float) -> None:
-        """Send the last status, and wait for that for ``seconds`` at most."""
-        deadline = self._clock() + seconds
+        deadline = self.clock() + seconds
         left = set(remote)
-        while (left or self._on_their_way) and self._clock() < deadline:
+        while (left or self._on_their_way) and self.clock() < deadline:
             for name in left - self._on_their_way:  # or an earlier one might come after it
                 self._on_their_way.add(name)
                 left.discard(name)
@@ -334,9 +329,9 @@ class SentStatuses:
 
     def _send(self, name: str, report: Report) -> None:
         try:
-            queue = self._opened(name)
+            queue = self.opened(name)
             if queue is not None:
-                queue.tell(self._consumer, cut_to_fit(self._files.for_queue(report, name)))
+                queue.tell(self.consumer, cut_to_fit(self.files.for_queue(report, name)))
         except (MsgprotoError, OSError):
             pass  # it is sent again, with what is new then
         finally:

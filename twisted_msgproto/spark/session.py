@@ -180,7 +180,6 @@ def spark_context(
 def spark_session(
     master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
 ) -> Iterator[Any]:
-    """Make a new session, as :func:`spark_context` makes a context."""
     from pyspark.sql import SparkSession
 
     with spark_context(master, scratch, changes, java) as context:
@@ -459,7 +458,6 @@ class JavaErrors:
 
     @property
     def text(self) -> str:
-        """The last lines."""
         return "".join(list(self._lines))
 
     def _run(self) -> None:
@@ -483,10 +481,3 @@ class JavaErrors:
             if file.tell() > LOG_BYTES_MAX:
                 file.truncate(0)
             file.write(data)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text that says something, cut to 300 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    return text if len(text) <= 300 else f"{text[:299]}…"

@@ -34,10 +34,10 @@ from pyspark.sql.types import StructType
 from ..core.errors import QueueAway, QueueMismatch
 from ..core.log_output import timed_line
 from ..queue import SCHEMA
+from ..queue.interface import Queue
 from ..table.plan import Range
 from .filters import Bounds, bounds, expression
 from .offsets import (
-    Source,
     batch_ranges,
     latest_places,
     place_at,
@@ -53,7 +53,6 @@ from .source_options import (
 
 
 def spark_schema() -> StructType:
-    """Return the columns of every queue as a Spark type."""
     return from_arrow_schema(SCHEMA)
 
 
@@ -113,14 +112,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = Settings(options)
         self._settings.refuse_ending()
         self._ends: dict[str, int] | None = None
-        self._queues: dict[str, Source] | None = None
+        self._queues: dict[str, Queue] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get a copy: queues stay closed on the way.
         return {**self.__dict__, "_queues": None}
 
     @property
-    def queues(self) -> dict[str, Source]:
+    def queues(self) -> dict[str, Queue]:
         if self._queues is None:
             self._queues = open_queues(self._settings.locations, self._settings.access)
             consumer = self._settings.consumer
@@ -138,7 +137,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return patiently(begun)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Apply admission control: the option ``maxRowsPerTrigger``."""
         rows_max = self._settings.rows_max
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
@@ -160,7 +158,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = {name: patiently(queue.end) for name, queue in self.queues.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the queues end, for Spark's own progress figures; None when one is away."""
         try:
             return {name: place_at(queue, queue.end()) for name, queue in self.queues.items()}
         except QueueAway:

@@ -23,7 +23,7 @@ from ..queue import QueueReader
 from ..queue.interface import Queue
 from ..queue.queue_directories import path_of
 from ..table.plan import Range
-from .offsets import GO_ON, Source
+from .offsets import GO_ON
 
 PARTITIONS_DEFAULT = 2
 
@@ -139,15 +139,15 @@ class Settings:
                 "ends with its trigger"
             )
 
-    def starting_offsets(self, queues: Mapping[str, Source]) -> dict[str, int]:
+    def starting_offsets(self, queues: Mapping[str, Queue]) -> dict[str, int]:
         """Return the first offset to read of every queue, the earliest of one that is not named."""
         return self._offsets_at(queues, self.starting, "starting", self.latest_when_too_late)
 
-    def ending_offsets(self, queues: Mapping[str, Source]) -> dict[str, int]:
+    def ending_offsets(self, queues: Mapping[str, Queue]) -> dict[str, int]:
         return self._offsets_at(queues, self.ending, "ending", True)
 
     def _offsets_at(
-        self, queues: Mapping[str, Source], edge: Edge, side: str, latest_when_too_late: bool
+        self, queues: Mapping[str, Queue], edge: Edge, side: str, latest_when_too_late: bool
     ) -> dict[str, int]:
         strangers = sorted(edge.named - set(queues))
         if strangers:
@@ -248,7 +248,6 @@ def queue_locations(text: str) -> list[str]:
 
 
 def whole(given: Mapping[str, str], name: str) -> int | None:
-    """Return the whole number from 1 of an option; None when it is not set."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -318,7 +317,6 @@ _opened: dict[str, Queue] = {}
 
 
 def open_range(part: Range, patience: float = TASK_PATIENCE_SECONDS) -> Queue:
-    """Return the queue of a range, kept open between tasks."""
     queue = _opened.get(part.location)
     if queue is None or queue.queue_id != part.gateway:
         access = part.access if isinstance(part.access, Access) else Access()
@@ -355,9 +353,8 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 def open_queues(
     locations: Sequence[str],
     access: Access = Access(),  # noqa: B008  a tuple
-) -> dict[str, Source]:
-    """Return the queues by their ids; ConfigurationError when two locations are one."""
-    queues: dict[str, Source] = {}
+) -> dict[str, Queue]:
+    queues: dict[str, Queue] = {}
     where: dict[str, str] = {}
     for location in locations:
         queue = patiently(partial(open_queue, location, access, PATIENCE_SECONDS))
@@ -377,7 +374,7 @@ PROBE_ROWS = 1000
 """A search reads this many rows at a time at first; past damaged rows it grows by this factor."""
 
 
-def _offset(queue: Source, wanted: int | str, option: str, accept_loss: bool) -> int:
+def _offset(queue: Queue, wanted: int | str, option: str, accept_loss: bool) -> int:
     begin, end = queue.begin(), queue.end()
     if wanted == EARLIEST:
         return begin
@@ -394,7 +391,7 @@ def _offset(queue: Source, wanted: int | str, option: str, accept_loss: bool) ->
     )
 
 
-def offset_at(queue: Source, micros: int) -> int | None:
+def offset_at(queue: Queue, micros: int) -> int | None:
     """Return the first offset whose row was received at or after ``micros``; None when there is
     none.
 
@@ -413,7 +410,7 @@ def offset_at(queue: Source, micros: int) -> int | None:
     return lo if lo < end and _row_at(queue, lo, end) is not None else None
 
 
-def _row_at(queue: Source, lo: int, hi: int) -> tuple[int, int] | None:
+def _row_at(queue: Queue, lo: int, hi: int) -> tuple[int, int] | None:
     width = 1
     while lo < hi:
         stop = min(hi, lo + width)

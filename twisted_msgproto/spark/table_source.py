@@ -64,8 +64,6 @@ STORAGE_PREFIX = "storage."
 
 
 class TableOptions:
-    """The options of ``format("msgproto-table")``."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
         refuse_misspelt(
@@ -259,6 +257,15 @@ def read_table(
     storage: Mapping[str, str] | None = None,
     version: int | None = None,
 ) -> DataFrame:
+    """Read the table at ``location`` as it is now (or as of ``version``) with Spark's Parquet
+    reader.
+
+    Every worker must reach the files: a directory on a shared disk, or an object store for which
+    Spark has its own connector and settings (``s3://`` is handed to it as ``s3a://``). ``storage``
+    are options of the object store; delta-rs reads the log here on the driver.
+
+    Raises ConfigurationError with one line when there is no table.
+    """
     place = os.fspath(location)
     table = open_table(place, storage or {}, version)
     dataset = table_dataset(table, place)

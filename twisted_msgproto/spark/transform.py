@@ -42,8 +42,8 @@ from ..table.landing import (
 )
 from ..table.object_storage import storage_at
 from ..table.plan import Range
-from .jobs import JOB_GROUP, OWN_ERROR, PYTHON_ERROR, SparkRunner, rows_of, settle, spans_of
-from .session import first_line
+from .jobs import JOB_GROUP, SparkRunner, rows_of, settle, spans_of
+from .registration import OWN_ERROR, PYTHON_ERROR, first_line
 from .source import arrow_schema, spark_schema
 from .source_options import open_range
 
@@ -196,7 +196,7 @@ def raised(error: Exception) -> str:
     line = line.removeprefix(f"{__name__}.{RowRefused.__name__}: ")
     kind = getattr(builtins, line.partition(":")[0], None)
     elsewhere = isinstance(kind, type) and issubclass(kind, (OSError, MemoryError))
-    return "" if elsewhere else first_line(Exception(line))
+    return "" if elsewhere else first_line(line)
 
 
 def by_row(query: Any) -> bool:
@@ -325,8 +325,6 @@ Batches = Iterable[pa.RecordBatch]
 def reading(
     tasks: Sequence[Sequence[Range]], met: Accumulator[frozenset[Met]]
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Return what a worker does with the number of a task: it reads the task's ranges."""
-
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
@@ -353,8 +351,6 @@ def read_task(
 
 
 def writing(target: Target, names: Sequence[str]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Return what a worker does with rows of the function's result: it lands them."""
-
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
         landed = write_rows(target, (batch.rename_columns(list(names)) for batch in batches))
         yield pa.RecordBatch.from_pydict({"landed": [pickle.dumps(landed)]})
@@ -374,7 +370,6 @@ def write_rows(target: Target, batches: Batches) -> LandedRanges:
 
 
 def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
-    """Return ``batch`` in the table's columns; raise RowRefused for what does not fit."""
     columns = []
     for field in target.schema:
         if field.name in batch.schema.names:
