@@ -18,6 +18,7 @@ from typing import Any
 from tests.core.broker.world import QUEUED
 from tests.docs import drawings
 from twisted_msgproto import registry
+from twisted_msgproto.core.machine import Steps
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 DIRECTORY = DOCS / "machines"
@@ -46,7 +47,11 @@ def is_table(value: object, module: ModuleType) -> bool:
         issubclass(state, Enum)
         and state.__module__ == module.__name__
         and all(isinstance(row, Mapping) for row in value.values())
-        and all(inspect.isclass(event) for row in value.values() for event in row)
+        and all(
+            inspect.isclass(event) or isinstance(event, Steps)
+            for row in value.values()
+            for event in row
+        )
         and all(type(target) is state for row in value.values() for target in row.values())
     )
 

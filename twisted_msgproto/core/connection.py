@@ -70,12 +70,13 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         counters: plain integers for metrics.
     """
 
-    __slots__ = ("_ticked",)  # a machine of which there are very many has slots alone
+    __slots__ = ("_paused",)  # a machine of which there are very many has slots alone
 
     timely: ClassVar[Mapping[Any, Callable[[Any, float, list[Any]], None]]] = {}
 
     deadlines: Deadlines | ManyDeadlines[Any]
     counters: Any
+    _paused: bool  # the peer is not read, or does not read us
 
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 
@@ -132,6 +133,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     def paused(self, now: float) -> list[Event]:
         """The peer is not read, or cannot read us: its silence means nothing from now on."""
+        self._paused = True
         return []
 
     def resumed(self, now: float) -> list[Event]:

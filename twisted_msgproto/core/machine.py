@@ -24,16 +24,31 @@ class State(Enum):
         __hash__ = object.__hash__
 
 
+class Steps(State):
+    """Base class of what leads a machine on beside the peer's frames, which have classes."""
+
+    @property
+    def __name__(self) -> str:
+        return self.name.title().replace("_", "")
+
+
+Happening = type | Steps
+
 S = TypeVar("S", bound=State)
 
-Table = Mapping[S, Mapping[type, S]]
-"""Every state of the enum is a key; an event class absent from its row is illegal there."""
+Table = Mapping[S, Mapping[Happening, S]]
+"""Every state of the enum is a key; what is absent from its row is illegal there."""
+
+
+def to(state: S, *events: Happening) -> dict[Happening, S]:
+    """Return the part of a row in which all these lead to ``state``."""
+    return dict.fromkeys(events, state)
 
 
 class IllegalTransition(Exception):
     """This event may not happen in this state."""
 
-    def __init__(self, state: State, event: type) -> None:
+    def __init__(self, state: State, event: Happening) -> None:
         super().__init__(f"{event.__name__} is not allowed in state {state.name}")
         self.state = state
         self.event = event
@@ -53,14 +68,14 @@ class Machine(Generic[S]):
         self.table: Table[S] = table
         self.state: S = initial
 
-    def step(self, event: type) -> None:
+    def step(self, event: Happening) -> None:
         """Follow ``event``; IllegalTransition (and no change) if the table does not allow it."""
         try:
             self.state = self.table[self.state][event]
         except KeyError:
             raise IllegalTransition(self.state, event) from None
 
-    def try_step(self, event: type) -> bool:
+    def try_step(self, event: Happening) -> bool:
         """Follow ``event`` and return True; return False (and change nothing) if it is illegal."""
         target = self.table[self.state].get(event)
         if target is None:
@@ -68,11 +83,11 @@ class Machine(Generic[S]):
         self.state = target
         return True
 
-    def refusal(self, event: type) -> str:
+    def refusal(self, event: Happening) -> str:
         return str(IllegalTransition(self.state, event))
 
 
-def events(table: Table[S]) -> list[type]:
+def events(table: Table[S]) -> list[Happening]:
     return list(dict.fromkeys(event for row in table.values() for event in row))
 
 

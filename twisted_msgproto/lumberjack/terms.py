@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.errors import Fault
 from ..core.limits import Limit
-from ..core.machine import State, Table
+from ..core.machine import Happening, State, Steps, Table, to
 from .wire import frames
 from .wire.frames import Compressed, Data, Json, Window
 
@@ -54,24 +54,19 @@ ReaderEvent = JsonReceived | DataReceived | Fault
 """A read returns one event for each run of one kind; a Fault is always the last event of all."""
 
 
-class EmptyWindow:
-    """A ``W`` 0 arrived: an empty batch that changes no window (``LJ-07``)."""
+class Step(Steps):
+    """What leads on beside the peer's frames."""
 
-
-class WindowCompleted:
-    pass
-
-
-class TailAcknowledged:
-    """A window stayed short, and its tail got an ack of its own (``LJ-13``)."""
-
-
-class Stopped:
-    """The reader reads no more: the writer has shut its side (``LJ-19``), or this one ends."""
-
-
-class ConnectionLost:
-    pass
+    EMPTY_WINDOW = auto()  # a ``W`` 0 arrived: an empty batch that changes no window (``LJ-07``)
+    WINDOW_COMPLETED = auto()
+    TAIL_ACKNOWLEDGED = auto()  # of a window that stays short (``LJ-13``)
+    STOPPED = auto()  # the writer has shut its side (``LJ-19``), or this one ends
+    CONNECTION_LOST = auto()
+    EVENTS_QUEUED = auto()
+    WINDOW_SENT = auto()
+    WINDOWS_FILLED = auto()  # as many windows are in flight as may be
+    ALL_ACKNOWLEDGED = auto()  # nothing is in flight any more
+    DRAIN_BEGUN = auto()
 
 
 class Reading(State):
@@ -82,24 +77,24 @@ class Reading(State):
     CLOSED = auto()
 
 
-_READS: Final = {
+_READS: Final[Mapping[Happening, Reading]] = {
     Window: Reading.EMPTY,
     Json: Reading.FILLING,
     Data: Reading.FILLING,
-    Stopped: Reading.DRAINING,
+    Step.STOPPED: Reading.DRAINING,
     Fault: Reading.FAILED,
-    ConnectionLost: Reading.CLOSED,
+    Step.CONNECTION_LOST: Reading.CLOSED,
 }
 
 READER: Final[Table[Reading]] = {
-    Reading.EMPTY: {**_READS, **dict.fromkeys((EmptyWindow, Compressed), Reading.EMPTY)},
+    Reading.EMPTY: {**_READS, **to(Reading.EMPTY, Step.EMPTY_WINDOW, Compressed)},
     Reading.FILLING: {
         **_READS,
-        **dict.fromkeys((EmptyWindow, Compressed), Reading.FILLING),
-        **dict.fromkeys((WindowCompleted, TailAcknowledged), Reading.EMPTY),
+        **to(Reading.FILLING, Step.EMPTY_WINDOW, Compressed),
+        **to(Reading.EMPTY, Step.WINDOW_COMPLETED, Step.TAIL_ACKNOWLEDGED),
     },
-    Reading.DRAINING: {Fault: Reading.FAILED, ConnectionLost: Reading.CLOSED},
-    Reading.FAILED: {ConnectionLost: Reading.CLOSED},
+    Reading.DRAINING: {Fault: Reading.FAILED, Step.CONNECTION_LOST: Reading.CLOSED},
+    Reading.FAILED: {Step.CONNECTION_LOST: Reading.CLOSED},
     Reading.CLOSED: {},
 }
 """An ``A`` is in no row: the decoder refuses it (``LJ-05``)."""
@@ -190,26 +185,6 @@ WriterEvent = PartAcknowledged | WindowAcknowledged | KeptAlive | Fault
 """Each ack is one event; a Fault is always the last event of all."""
 
 
-class EventsQueued:
-    pass
-
-
-class WindowSent:
-    pass
-
-
-class WindowsFilled:
-    """As many windows are in flight as may be."""
-
-
-class AllAcknowledged:
-    """Nothing is in flight any more."""
-
-
-class DrainBegun:
-    pass
-
-
 class Writing(State):
     IDLE = auto()  # nothing is in flight
     FLOWING = auto()  # windows are in flight, and another may follow (pipelining)
@@ -219,36 +194,36 @@ class Writing(State):
     CLOSED = auto()
 
 
-_ENDS: Final = {
-    DrainBegun: Writing.DRAINING,
+_ENDS: Final[Mapping[Happening, Writing]] = {
+    Step.DRAIN_BEGUN: Writing.DRAINING,
     Fault: Writing.FAILED,
-    ConnectionLost: Writing.CLOSED,
+    Step.CONNECTION_LOST: Writing.CLOSED,
 }
 
 WRITER: Final[Table[Writing]] = {
     Writing.IDLE: {
-        **dict.fromkeys((EventsQueued, KeptAlive), Writing.IDLE),
-        WindowSent: Writing.FLOWING,
+        **to(Writing.IDLE, Step.EVENTS_QUEUED, KeptAlive),
+        Step.WINDOW_SENT: Writing.FLOWING,
         **_ENDS,
     },
     Writing.FLOWING: {
-        **dict.fromkeys((EventsQueued, WindowSent, KeptAlive), Writing.FLOWING),
-        **dict.fromkeys((PartAcknowledged, WindowAcknowledged), Writing.FLOWING),
-        WindowsFilled: Writing.BLOCKED,
-        AllAcknowledged: Writing.IDLE,
+        **to(Writing.FLOWING, Step.EVENTS_QUEUED, Step.WINDOW_SENT, KeptAlive),
+        **to(Writing.FLOWING, PartAcknowledged, WindowAcknowledged),
+        Step.WINDOWS_FILLED: Writing.BLOCKED,
+        Step.ALL_ACKNOWLEDGED: Writing.IDLE,
         **_ENDS,
     },
     Writing.BLOCKED: {
-        **dict.fromkeys((EventsQueued, PartAcknowledged, KeptAlive), Writing.BLOCKED),
+        **to(Writing.BLOCKED, Step.EVENTS_QUEUED, PartAcknowledged, KeptAlive),
         WindowAcknowledged: Writing.FLOWING,
         **_ENDS,
     },
     Writing.DRAINING: {
-        **dict.fromkeys((PartAcknowledged, WindowAcknowledged), Writing.DRAINING),
-        **dict.fromkeys((AllAcknowledged, KeptAlive), Writing.DRAINING),
+        **to(Writing.DRAINING, PartAcknowledged, WindowAcknowledged),
+        **to(Writing.DRAINING, Step.ALL_ACKNOWLEDGED, KeptAlive),
         **_ENDS,
     },
-    Writing.FAILED: {ConnectionLost: Writing.CLOSED},
+    Writing.FAILED: {Step.CONNECTION_LOST: Writing.CLOSED},
     Writing.CLOSED: {},
 }
 """An ack in a state without its row covers what was never sent: a Fault (``LJ-15``)."""

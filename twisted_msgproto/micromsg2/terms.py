@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.errors import Fault
 from ..core.limits import Limit
-from ..core.machine import State, Table
+from ..core.machine import Happening, State, Steps, Table, to
 from .wire import frames
 from .wire.frames import Command, Error, ExtensionFrame, Handshake, Messages, Part
 from .wire.texts import Properties
@@ -139,12 +139,11 @@ Event = (
 # ── Tables ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Opened:
-    """The client has sent its opening handshake."""
+class Step(Steps):
+    """What leads on beside the peer's frames."""
 
-
-class ConnectionLost:
-    """The connection is gone."""
+    OPENED = auto()  # the client has sent its opening handshake
+    CONNECTION_LOST = auto()  # the connection is gone
 
 
 class Side(State):
@@ -158,19 +157,19 @@ class Side(State):
     CLOSED = auto()
 
 
-_ENDS: Final = {Fault: Side.FAILED, ConnectionLost: Side.CLOSED}
+_ENDS: Final[Mapping[Happening, Side]] = {Fault: Side.FAILED, Step.CONNECTION_LOST: Side.CLOSED}
 
-_SESSION: Final = {
-    **dict.fromkeys((Messages, Part, Command, ExtensionFrame, Error), Side.ESTABLISHED),
+_SESSION: Final[Mapping[Happening, Side]] = {
+    **to(Side.ESTABLISHED, Messages, Part, Command, ExtensionFrame, Error),
     **_ENDS,
 }
 
 CLIENT: Final[Table[Side]] = {
-    Side.IDLE: {Opened: Side.OPENING, ConnectionLost: Side.CLOSED},
+    Side.IDLE: {Step.OPENED: Side.OPENING, Step.CONNECTION_LOST: Side.CLOSED},
     Side.OPENING: {Handshake: Side.ESTABLISHED, Error: Side.FAILED, **_ENDS},
     Side.ANSWERED: {},
     Side.ESTABLISHED: _SESSION,
-    Side.FAILED: {ConnectionLost: Side.CLOSED},
+    Side.FAILED: {Step.CONNECTION_LOST: Side.CLOSED},
     Side.CLOSED: {},
 }
 """A client is never ANSWERED: the server's answer leads straight into the session."""
@@ -180,7 +179,7 @@ SERVER: Final[Table[Side]] = {
     Side.OPENING: {Handshake: Side.ANSWERED, Error: Side.FAILED, **_ENDS},
     Side.ANSWERED: {Handshake: Side.ESTABLISHED, Error: Side.FAILED, **_ENDS},
     Side.ESTABLISHED: _SESSION,
-    Side.FAILED: {ConnectionLost: Side.CLOSED},
+    Side.FAILED: {Step.CONNECTION_LOST: Side.CLOSED},
     Side.CLOSED: {},
 }
 """A server is never IDLE: it waits for the first handshake as soon as it is connected."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from ..core.broker import LIMITS as BROKER_LIMITS
 from ..core.limits import Limit
-from ..core.machine import State, Table
+from ..core.machine import Happening, State, Steps, Table, to
 from .wire import LIMITS, Authorize, Open, Reply, RequestReader, RequestWriter, SelectProfile
 from .wire.data import Confirm, Content, Dismiss, Lease, Ping, Pong, Reject, Response, Summon
 
@@ -87,16 +87,24 @@ CLIENT_LIMITS: Final = (
 # ── The server's session ──────────────────────────────────────────────────────────────────────────
 
 
-class Granted:
-    """The client is who it says, or need not say."""
+class Step(Steps):
+    """What leads on beside the peer's frames."""
 
-
-class Challenged:
-    """The SASL cycle continues."""
-
-
-class Denied:
-    """The SASL cycle ended without success, or the authentication has ended."""
+    GRANTED = auto()  # the client is who it says, or need not say
+    CHALLENGED = auto()  # the SASL cycle continues
+    DENIED = auto()  # the SASL cycle ended without success, or the authentication has ended
+    READER_LEASED = auto()  # the lease that was shown is one of Connection.Reader
+    WRITER_LEASED = auto()  # the lease that was shown is one of Connection.Writer
+    CONTENT_LOST = auto()  # content of the flow never will be safe
+    FLOW_ENDED = auto()  # the peer is gone, the session of the lease has ended, or content was lost
+    OPENED = auto()  # the server answered 201 to Open or Authorize
+    UNAUTHORIZED = auto()  # the server answered 401
+    PROFILE_SELECTED = auto()  # the server answered 200 to Profile
+    SOCKET_CHANGED = auto()  # the server does not know the new socket
+    RENEWED = auto()  # a lease and a socket are there
+    LEASE_ACCEPTED = auto()  # the server answered 200 to the lease
+    FLOW_LOST = auto()  # the server answered 403 to a command, or nothing
+    FLOW_CLOSED = auto()  # the caller wants no more
 
 
 class SessionState(State):
@@ -110,25 +118,25 @@ class SessionState(State):
     PROFILED = auto()
 
 
-_ALWAYS: Final = {
+_ALWAYS: Final[Mapping[Happening, SessionState]] = {
     Open: SessionState.UNAUTHORIZED,
     Authorize: SessionState.AUTHORIZING,
-    Denied: SessionState.UNAUTHORIZED,
+    Step.DENIED: SessionState.UNAUTHORIZED,
 }
 
 SESSION: Final[Table[SessionState]] = {
     SessionState.NEW: {Open: SessionState.UNAUTHORIZED},
-    SessionState.UNAUTHORIZED: {**_ALWAYS, Granted: SessionState.READY},
+    SessionState.UNAUTHORIZED: {**_ALWAYS, Step.GRANTED: SessionState.READY},
     SessionState.AUTHORIZING: {
-        Granted: SessionState.READY,
-        Challenged: SessionState.CHALLENGED,
-        Denied: SessionState.UNAUTHORIZED,
+        Step.GRANTED: SessionState.READY,
+        Step.CHALLENGED: SessionState.CHALLENGED,
+        Step.DENIED: SessionState.UNAUTHORIZED,
     },
     SessionState.CHALLENGED: _ALWAYS,
     SessionState.READY: {**_ALWAYS, SelectProfile: SessionState.PROFILED},
     SessionState.PROFILED: {
         **_ALWAYS,
-        **dict.fromkeys((SelectProfile, RequestReader, RequestWriter), SessionState.PROFILED),
+        **to(SessionState.PROFILED, SelectProfile, RequestReader, RequestWriter),
     },
 }
 """A request that is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
@@ -146,40 +154,24 @@ class FlowState(State):
     BROKEN = auto()  # what it wrote could not be made safe; it ends when all before it is settled
 
 
-class ReaderLeased:
-    """The lease that was shown is one of Connection.Reader."""
-
-
-class WriterLeased:
-    """The lease that was shown is one of Connection.Writer."""
-
-
-class ContentLost:
-    """Content of the flow never will be safe."""
-
-
-class FlowEnded:
-    """The peer is gone, the session of the lease has ended, or content was lost."""
-
-
 FLOW: Final[Table[FlowState]] = {
     FlowState.UNLEASED: {
-        ReaderLeased: FlowState.READING,
-        WriterLeased: FlowState.WRITING,
+        Step.READER_LEASED: FlowState.READING,
+        Step.WRITER_LEASED: FlowState.WRITING,
         Ping: FlowState.UNLEASED,
     },
     FlowState.READING: {
-        **dict.fromkeys((Summon, Dismiss, Confirm, Reject, Ping, Pong), FlowState.READING),
-        FlowEnded: FlowState.UNLEASED,
+        **to(FlowState.READING, Summon, Dismiss, Confirm, Reject, Ping, Pong),
+        Step.FLOW_ENDED: FlowState.UNLEASED,
     },
     FlowState.WRITING: {
-        **dict.fromkeys((Content, Ping, Pong), FlowState.WRITING),
-        ContentLost: FlowState.BROKEN,
-        FlowEnded: FlowState.UNLEASED,
+        **to(FlowState.WRITING, Content, Ping, Pong),
+        Step.CONTENT_LOST: FlowState.BROKEN,
+        Step.FLOW_ENDED: FlowState.UNLEASED,
     },
     FlowState.BROKEN: {
-        **dict.fromkeys((Ping, Pong, ContentLost), FlowState.BROKEN),
-        FlowEnded: FlowState.UNLEASED,
+        **to(FlowState.BROKEN, Ping, Pong, Step.CONTENT_LOST),
+        Step.FLOW_ENDED: FlowState.UNLEASED,
     },
 }
 
@@ -205,33 +197,17 @@ class ClientState(State):
     PROFILED = auto()
 
 
-class Opened:
-    """The server answered 201 to Open or Authorize."""
-
-
-class Unauthorized:
-    """The server answered 401."""
-
-
-class ProfileSelected:
-    """The server answered 200 to Profile."""
-
-
-class SocketChanged:
-    """The server does not know the new socket."""
-
-
-_ANSWERS: Final[Mapping[type, ClientState]] = {
-    Opened: ClientState.READY,
-    Unauthorized: ClientState.UNAUTHORIZED,
-    SocketChanged: ClientState.CLOSED,
+_ANSWERS: Final[Mapping[Happening, ClientState]] = {
+    Step.OPENED: ClientState.READY,
+    Step.UNAUTHORIZED: ClientState.UNAUTHORIZED,
+    Step.SOCKET_CHANGED: ClientState.CLOSED,
 }
 
 CLIENT: Final[Table[ClientState]] = {
     ClientState.CLOSED: _ANSWERS,
     ClientState.UNAUTHORIZED: _ANSWERS,
-    ClientState.READY: {**_ANSWERS, ProfileSelected: ClientState.PROFILED},
-    ClientState.PROFILED: {**_ANSWERS, ProfileSelected: ClientState.PROFILED},
+    ClientState.READY: {**_ANSWERS, Step.PROFILE_SELECTED: ClientState.PROFILED},
+    ClientState.PROFILED: {**_ANSWERS, Step.PROFILE_SELECTED: ClientState.PROFILED},
 }
 """A request is sent in any state: the server says what it thinks of it."""
 
@@ -248,40 +224,24 @@ class ClientFlowState(State):
     CLOSED = auto()
 
 
-class Renewed:
-    """A lease and a socket are there."""
-
-
-class LeaseAccepted:
-    """The server answered 200 to the lease."""
-
-
-class FlowLost:
-    """The server answered 403 to a command, or nothing."""
-
-
-class FlowClosed:
-    """The caller wants no more."""
-
-
-_STEPS: Final[Mapping[type, ClientFlowState]] = {
-    Renewed: ClientFlowState.LEASING,
-    FlowLost: ClientFlowState.LOST,
-    FlowClosed: ClientFlowState.CLOSED,
+_STEPS: Final[Mapping[Happening, ClientFlowState]] = {
+    Step.RENEWED: ClientFlowState.LEASING,
+    Step.FLOW_LOST: ClientFlowState.LOST,
+    Step.FLOW_CLOSED: ClientFlowState.CLOSED,
 }
 
 CLIENT_FLOW: Final[Table[ClientFlowState]] = {
     ClientFlowState.LOST: _STEPS,
     ClientFlowState.LEASING: {
         **_STEPS,
-        LeaseAccepted: ClientFlowState.OPEN,
-        **dict.fromkeys((Ping, Pong, Response), ClientFlowState.LEASING),
+        Step.LEASE_ACCEPTED: ClientFlowState.OPEN,
+        **to(ClientFlowState.LEASING, Ping, Pong, Response),
     },
     ClientFlowState.OPEN: {
         **_STEPS,
-        **dict.fromkeys((Response, Content, Confirm, Reject, Ping, Pong), ClientFlowState.OPEN),
+        **to(ClientFlowState.OPEN, Response, Content, Confirm, Reject, Ping, Pong),
     },
-    ClientFlowState.CLOSED: {FlowClosed: ClientFlowState.CLOSED},
+    ClientFlowState.CLOSED: {Step.FLOW_CLOSED: ClientFlowState.CLOSED},
 }
 """A command in no row is dropped and counted."""
 

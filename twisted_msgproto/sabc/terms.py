@@ -16,7 +16,7 @@ from typing import Final
 
 from ..core.errors import Fault
 from ..core.limits import Limit
-from ..core.machine import State, Table
+from ..core.machine import State, Steps, Table, to
 from .wire import (
     CLIENT_ID,
     CLIENT_PASSCODE,
@@ -203,44 +203,21 @@ Event = (
 )
 
 
-class Accepted:
-    """The application's yes to a session."""
+class Step(Steps):
+    """What leads on beside the peer's frames."""
 
-
-class Rejected:
-    """The application's no; the client may try again."""
-
-
-class MessageSent:
-    """An original of ours: a request or a send-only message."""
-
-
-class AnswerSent:
-    """An answer of ours."""
-
-
-class DrainBegun:
-    """The server's wish for no more originals, though no DISCONNECT came."""
-
-
-class Drained:
-    """The last answer that was owed."""
-
-
-class Stopped:
-    """Our end at once."""
-
-
-class Expired:
-    """The end of the session's time."""
-
-
-class TimedOut:
-    """A drain that lasted too long."""
-
-
-class ConnectionLost:
-    """The end of the connection."""
+    ACCEPTED = auto()  # the application's yes to a session
+    REJECTED = auto()  # the application's no; the client may try again
+    MESSAGE_SENT = auto()  # an original of ours: a request or a send-only message
+    ANSWER_SENT = auto()  # an answer of ours
+    DRAIN_BEGUN = auto()  # the server's wish for no more originals, though no DISCONNECT came
+    DRAINED = auto()  # the last answer that was owed
+    STOPPED = auto()  # our end at once
+    EXPIRED = auto()  # the end of the session's time
+    TIMED_OUT = auto()  # a drain that lasted too long
+    CONNECTION_LOST = auto()  # the end of the connection
+    CONNECT_SENT = auto()  # our wish for a session
+    DISCONNECT_SENT = auto()  # our wish for an orderly end
 
 
 class Serving(State):
@@ -253,38 +230,30 @@ class Serving(State):
     CLOSED = auto()
 
 
-_ENDS: Final = (Fault, Stopped, ConnectionLost)
+_ENDS: Final = (Fault, Step.STOPPED, Step.CONNECTION_LOST)
 
 SERVER: Final[Table[Serving]] = {
     Serving.AWAITING: {
         Connect: Serving.AUTHENTICATING,
-        **dict.fromkeys(_ENDS, Serving.CLOSED),
+        **to(Serving.CLOSED, *_ENDS),
     },
     Serving.AUTHENTICATING: {
-        Accepted: Serving.OPEN,
-        Rejected: Serving.AWAITING,
-        **dict.fromkeys(_ENDS, Serving.CLOSED),
+        Step.ACCEPTED: Serving.OPEN,
+        Step.REJECTED: Serving.AWAITING,
+        **to(Serving.CLOSED, *_ENDS),
     },
     Serving.OPEN: {
-        **dict.fromkeys((Message, Error, MessageSent, AnswerSent), Serving.OPEN),
-        **dict.fromkeys((Disconnect, DrainBegun), Serving.DRAINING),
-        **dict.fromkeys((Disconnecting, Expired, *_ENDS), Serving.CLOSED),
+        **to(Serving.OPEN, Message, Error, Step.MESSAGE_SENT, Step.ANSWER_SENT),
+        **to(Serving.DRAINING, Disconnect, Step.DRAIN_BEGUN),
+        **to(Serving.CLOSED, Disconnecting, Step.EXPIRED, *_ENDS),
     },
     Serving.DRAINING: {
-        **dict.fromkeys((Message, Error, MessageSent, AnswerSent, Disconnect), Serving.DRAINING),
-        **dict.fromkeys((Drained, Disconnecting, Expired, TimedOut, *_ENDS), Serving.CLOSED),
+        **to(Serving.DRAINING, Message, Error, Step.MESSAGE_SENT, Step.ANSWER_SENT, Disconnect),
+        **to(Serving.CLOSED, Step.DRAINED, Disconnecting, Step.EXPIRED, Step.TIMED_OUT, *_ENDS),
     },
     Serving.CLOSED: {},
 }
 """A client's CONNECTED is in no row (``SA-05``), a second CONNECT only in the first (``SA-27``)."""
-
-
-class ConnectSent:
-    """Our wish for a session."""
-
-
-class DisconnectSent:
-    """Our wish for an orderly end."""
 
 
 class Connecting(State):
@@ -299,23 +268,23 @@ class Connecting(State):
 
 CLIENT: Final[Table[Connecting]] = {
     Connecting.IDLE: {
-        ConnectSent: Connecting.WAITING,
+        Step.CONNECT_SENT: Connecting.WAITING,
         Error: Connecting.IDLE,
-        **dict.fromkeys(_ENDS, Connecting.CLOSED),
+        **to(Connecting.CLOSED, *_ENDS),
     },
     Connecting.WAITING: {
         Connected: Connecting.OPEN,
         Error: Connecting.IDLE,
-        **dict.fromkeys(_ENDS, Connecting.CLOSED),
+        **to(Connecting.CLOSED, *_ENDS),
     },
     Connecting.OPEN: {
-        **dict.fromkeys((Message, Error, MessageSent, AnswerSent), Connecting.OPEN),
-        DisconnectSent: Connecting.DRAINING,
-        **dict.fromkeys((Disconnecting, *_ENDS), Connecting.CLOSED),
+        **to(Connecting.OPEN, Message, Error, Step.MESSAGE_SENT, Step.ANSWER_SENT),
+        Step.DISCONNECT_SENT: Connecting.DRAINING,
+        **to(Connecting.CLOSED, Disconnecting, *_ENDS),
     },
     Connecting.DRAINING: {
-        **dict.fromkeys((Message, Error, AnswerSent), Connecting.DRAINING),
-        **dict.fromkeys((Disconnecting, *_ENDS), Connecting.CLOSED),
+        **to(Connecting.DRAINING, Message, Error, Step.ANSWER_SENT),
+        **to(Connecting.CLOSED, Disconnecting, *_ENDS),
     },
     Connecting.CLOSED: {},
 }

@@ -16,7 +16,7 @@ from enum import auto
 from typing import Final
 
 from ..core.limits import Limit
-from ..core.machine import State, Table
+from ..core.machine import State, Steps, Table, to
 from . import wire
 from .wire import (
     AttachmentError,
@@ -260,32 +260,16 @@ CLOSING_TOPICS: Final = 1024
 # ── What happens, beside the peer's frames ──────────────────────────────────────────────────────
 
 
-class HelloSent:
-    """Our ``H``."""
+class Step(Steps):
+    """What leads on beside the peer's frames."""
 
-
-class HelloCompleted:
-    """The last attachment of the peer's ``H``."""
-
-
-class WelcomeSent:
-    """Our ``W``."""
-
-
-class CommandSent:
-    """A command of ours in the open session."""
-
-
-class FatalSent:
-    """Our ``F``."""
-
-
-class Faulted:
-    """A fault of the peer, and our ``F``."""
-
-
-class ConnectionLost:
-    """The end of the connection."""
+    HELLO_SENT = auto()  # our ``H``
+    HELLO_COMPLETED = auto()  # the last attachment of the peer's ``H``
+    WELCOME_SENT = auto()  # our ``W``
+    COMMAND_SENT = auto()  # a command of ours in the open session
+    FATAL_SENT = auto()  # our ``F``
+    FAULTED = auto()  # a fault of the peer, and our ``F``
+    CONNECTION_LOST = auto()  # the end of the connection
 
 
 class ClientState(State):
@@ -309,23 +293,23 @@ class ServerState(State):
 
 _SESSION: Final = (
     *(Call, Callback, Result, CallError, TopicUpdate, TopicClose, Unsubscribe),
-    *(SetAttribute, UnsetAttribute, AttachmentError, wire.Attachment, CommandSent),
+    *(SetAttribute, UnsetAttribute, AttachmentError, wire.Attachment, Step.COMMAND_SENT),
 )
 
-_ENDS: Final = (Fatal, FatalSent, Faulted, ConnectionLost)
+_ENDS: Final = (Fatal, Step.FATAL_SENT, Step.FAULTED, Step.CONNECTION_LOST)
 
 CLIENT: Final[Table[ClientState]] = {
     ClientState.START: {
-        HelloSent: ClientState.AWAITING_WELCOME,
-        **dict.fromkeys(_ENDS, ClientState.CLOSED),
+        Step.HELLO_SENT: ClientState.AWAITING_WELCOME,
+        **to(ClientState.CLOSED, *_ENDS),
     },
     ClientState.AWAITING_WELCOME: {
         Welcome: ClientState.OPEN,
-        **dict.fromkeys(_ENDS, ClientState.CLOSED),
+        **to(ClientState.CLOSED, *_ENDS),
     },
     ClientState.OPEN: {
-        **dict.fromkeys(_SESSION, ClientState.OPEN),
-        **dict.fromkeys(_ENDS, ClientState.CLOSED),
+        **to(ClientState.OPEN, *_SESSION),
+        **to(ClientState.CLOSED, *_ENDS),
     },
     ClientState.CLOSED: {},
 }
@@ -334,20 +318,20 @@ CLIENT: Final[Table[ClientState]] = {
 SERVER: Final[Table[ServerState]] = {
     ServerState.AWAITING_HELLO: {
         Hello: ServerState.RECEIVING_HELLO,
-        **dict.fromkeys(_ENDS, ServerState.CLOSED),
+        **to(ServerState.CLOSED, *_ENDS),
     },
     ServerState.RECEIVING_HELLO: {
-        **dict.fromkeys((wire.Attachment, AttachmentError), ServerState.RECEIVING_HELLO),
-        HelloCompleted: ServerState.AUTHORISING,
-        **dict.fromkeys(_ENDS, ServerState.CLOSED),
+        **to(ServerState.RECEIVING_HELLO, wire.Attachment, AttachmentError),
+        Step.HELLO_COMPLETED: ServerState.AUTHORISING,
+        **to(ServerState.CLOSED, *_ENDS),
     },
     ServerState.AUTHORISING: {
-        WelcomeSent: ServerState.OPEN,
-        **dict.fromkeys(_ENDS, ServerState.CLOSED),
+        Step.WELCOME_SENT: ServerState.OPEN,
+        **to(ServerState.CLOSED, *_ENDS),
     },
     ServerState.OPEN: {
-        **dict.fromkeys(_SESSION, ServerState.OPEN),
-        **dict.fromkeys(_ENDS, ServerState.CLOSED),
+        **to(ServerState.OPEN, *_SESSION),
+        **to(ServerState.CLOSED, *_ENDS),
     },
     ServerState.CLOSED: {},
 }

@@ -22,16 +22,12 @@ from ...core.machine import Machine, ReceiveWindow
 from ..terms import (
     READER,
     READER_LIMITS,
-    ConnectionLost,
     DataReceived,
-    EmptyWindow,
     JsonReceived,
     ReaderCounters,
     ReaderEvent,
     Reading,
-    Stopped,
-    TailAcknowledged,
-    WindowCompleted,
+    Step,
 )
 from ..wire.decoder import Decoder
 from ..wire.frames import (
@@ -224,7 +220,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     def _follow(self, frame: _OtherFrame) -> bool:
         """Do what a frame without data asks for; False for a fault."""
         empty = type(frame) is Window and not frame.size
-        self._machine.step(EmptyWindow if empty else type(frame))
+        self._machine.step(Step.EMPTY_WINDOW if empty else type(frame))
         if type(frame) is Window:
             if frame.size:
                 self._announce(frame.size, frame.compressed)
@@ -273,7 +269,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._last = encode_ack(sequence(total - 1), version)
         self.counters.events += total
         if not count:  # of the last window all has come, or none
-            self._machine.step(WindowCompleted)
+            self._machine.step(Step.WINDOW_COMPLETED)
 
     def _give_out(self, runs: list[Any]) -> ReaderEvent:
         position = self._window.slice()
@@ -335,7 +331,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._now = now
         if self.state in _OPEN:
             self._acknowledge_tail(held=False)
-            self._machine.step(Stopped)
+            self._machine.step(Step.STOPPED)
             self._give_acks(self._window.due())
             self._look_soon(now)
         return []
@@ -348,7 +344,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         Nor does a C frame count as ended well if the rest of it is not read (``LJ-08``).
         """
         if self.state in _OPEN:
-            self._machine.step(Stopped)
+            self._machine.step(Step.STOPPED)
         return []
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
@@ -378,10 +374,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             self._look_soon(self._now)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
-
-    def paused(self, now: float) -> list[ReaderEvent]:
-        self._paused = True
-        return []
 
     def resumed(self, now: float) -> list[ReaderEvent]:
         self._paused = False
@@ -429,7 +421,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             events.append(self.fault)
         else:
             self._acknowledge_tail(held=False)
-            self._machine.step(TailAcknowledged)
+            self._machine.step(Step.TAIL_ACKNOWLEDGED)
             self._give_acks(self._window.due())
 
     def _keepalive_deadline(self) -> float | None:
@@ -474,7 +466,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     def lost(self, now: float) -> list[ReaderEvent | WorkLost]:
         """Note that the connection is gone.  Events that were returned stay."""
         if self.state is not Reading.CLOSED:
-            self._machine.step(ConnectionLost)
+            self._machine.step(Step.CONNECTION_LOST)
             self.decoder.end()
             self._out.clear()
             self.deadlines.clear_all()

@@ -28,17 +28,12 @@ from ..terms import (
     WINDOW_DEFAULT,
     WRITER,
     WRITER_LIMITS,
-    AllAcknowledged,
-    ConnectionLost,
-    DrainBegun,
     Event,
-    EventsQueued,
     KeptAlive,
     PartAcknowledged,
     PreparedBatch,
+    Step,
     WindowAcknowledged,
-    WindowSent,
-    WindowsFilled,
     WriterCounters,
     WriterEvent,
     Writing,
@@ -274,7 +269,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
         What is acknowledged of it is not written again.  IllegalTransition as with ``send``.
         """
-        self._machine.step(EventsQueued)
+        self._machine.step(Step.EVENTS_QUEUED)
         batch.written = batch.acknowledged
         self._queue[batch] = None
         self.unsent += batch.missing
@@ -308,9 +303,9 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self.unsent -= flight.size
         self.in_flight += flight.size
         self._encode(payloads)
-        self._machine.step(WindowSent)
+        self._machine.step(Step.WINDOW_SENT)
         if self._flights.full:
-            self._machine.step(WindowsFilled)
+            self._machine.step(Step.WINDOWS_FILLED)
 
     def _take(self) -> tuple[Flight, list[bytes]]:
         payloads: list[bytes] = []
@@ -374,7 +369,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             if self.fault is not None:
                 break
             if type(event) is WindowAcknowledged and not len(self._flights):
-                self._machine.step(AllAcknowledged)
+                self._machine.step(Step.ALL_ACKNOWLEDGED)
         return events
 
     def _acknowledge(self, ack: Ack) -> WriterEvent:
@@ -405,11 +400,6 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def paused(self, now: float) -> list[WriterEvent]:
-        """The transport has not written our bytes yet: the reader cannot have answered."""
-        self._paused = True
-        return []
-
     def resumed(self, now: float) -> list[WriterEvent]:
         self._paused = False
         self._heard_at = now
@@ -439,7 +429,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         What is queued comes back from ``lost``.  Raises IllegalTransition when the writer has
         failed or is closed.
         """
-        self._machine.step(DrainBegun)
+        self._machine.step(Step.DRAIN_BEGUN)
         return []
 
     def outputs(self) -> bytes:
@@ -452,7 +442,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     def lost(self, now: float) -> list[WriterEvent | WorkLost]:
         if self.state is Writing.CLOSED:
             return []
-        self._machine.step(ConnectionLost)
+        self._machine.step(Step.CONNECTION_LOST)
         self._decoder.end()
         self._out.clear()
         self.deadlines.clear_all()

@@ -57,7 +57,6 @@ class Sending(Connection[bytes, bytes, Event]):
         "_machine",
         "_no_ack_since",
         "_out",
-        "_paused",
         "_payload_bytes_max",
         "counters",
         "deadlines",

@@ -31,14 +31,13 @@ from ..terms import (
     SERVER,
     UNKNOWN_COMMAND,
     CommandReceived,
-    ConnectionLost,
     ErrorReceived,
     Event,
     ExtensionReceived,
     MessagesAcknowledged,
-    Opened,
     SessionEstablished,
     Side,
+    Step,
 )
 from ..wire.frames import (
     PROTOCOL_ERROR,
@@ -410,10 +409,6 @@ class Session(Sending):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def paused(self, now: float) -> list[Event]:
-        self._paused = True
-        return []
-
     def resumed(self, now: float) -> list[Event]:
         self._heard_at = now
         self._paused = False
@@ -471,7 +466,7 @@ class Session(Sending):
     def lost(self, now: float) -> list[Event | WorkLost]:
         if self.state is Side.CLOSED:
             return []
-        self._machine.step(ConnectionLost)
+        self._machine.step(Step.CONNECTION_LOST)
         self._stop_reading()
         self._out.clear()
         self._firsts.clear()
@@ -490,7 +485,7 @@ class Client(Session):
 
     def open(self) -> None:
         """Send the opening handshake; IllegalTransition the second time."""
-        self._machine.step(Opened)
+        self._machine.step(Step.OPENED)
         self._out.append(encode_handshake(self.proposal.opening()))
 
     def _receive_handshake(self, frame: Handshake) -> None:

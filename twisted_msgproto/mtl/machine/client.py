@@ -26,13 +26,10 @@ from ..terms import (
     ClientEvent,
     ClientState,
     LeaseGranted,
-    Opened,
-    ProfileSelected,
     RequestRefused,
     RequestTimedOut,
-    SocketChanged,
     SocketDropped,
-    Unauthorized,
+    Step,
 )
 from ..wire import (
     Authorize,
@@ -219,7 +216,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._turned_away = False
         self._out.clear()
         self._events.append(SocketDropped())
-        self._machine.step(SocketChanged)
+        self._machine.step(Step.SOCKET_CHANGED)
 
     def _send(self, now: float) -> None:
         task = self._current
@@ -297,7 +294,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     def _unauthorized(self, task: _Task, reply: Reply) -> None:
         self.mechanisms = _texts(reply.body.get("mechanisms"))
-        self._machine.step(Unauthorized)
+        self._machine.step(Step.UNAUTHORIZED)
         kind = type(task.request)
         reason = str(reply.body.get("reason", "not authorized"))
         if kind is Authorize:
@@ -345,7 +342,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
                 if not proved:
                     self._fail(reply.code, "the server has not proved that it knows the password")
                     return
-                self._machine.step(Opened)
+                self._machine.step(Step.OPENED)
                 self.profiles = _texts(reply.body.get("profiles"))
                 if isinstance(request, Authorize):
                     self._credentials = task.credentials
@@ -353,7 +350,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
                     self._began(request)
             case SelectProfile():
                 if self.state in (ClientState.READY, ClientState.PROFILED):
-                    self._machine.step(ProfileSelected)
+                    self._machine.step(Step.PROFILE_SELECTED)
                 if task is self._task:
                     self._leases.clear()
                 self._profile = request

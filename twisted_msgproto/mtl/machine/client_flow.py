@@ -28,14 +28,11 @@ from ..terms import (
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
-    FlowClosed,
     FlowGivenUp,
-    FlowLost,
     FlowOpened,
     FlowSuspended,
-    LeaseAccepted,
-    Renewed,
     Responded,
+    Step,
 )
 from ..wire import data
 from ..wire.data import (
@@ -180,7 +177,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
         ``content_bytes`` is the most that the server takes of a content; None: it does not say.
         """
-        self._machine.step(Renewed)
+        self._machine.step(Step.RENEWED)
         self._renewals += 1
         self._out.clear()
         self.unconfirmed.clear()
@@ -288,7 +285,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     def lost(self, now: float) -> list[ClientFlowEvent | WorkLost]:
         """The flow is over: the numbers of commands and contents that nobody answered."""
-        self._machine.step(FlowClosed)
+        self._machine.step(Step.FLOW_CLOSED)
         self.deadlines.clear_all()
         numbers = [number for _, (number, _) in self._commands.drain() if number]
         numbers += [number for number, _, _ in self._unsent]
@@ -467,7 +464,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             if response.code != 200:
                 self._lose(LEASE_REFUSED, events, response.code)
                 return
-            self._machine.step(LeaseAccepted)
+            self._machine.step(Step.LEASE_ACCEPTED)
             if not (self.confirms and self.unsettled) and not self._unsent and not self._summoned:
                 self._renewals = 0  # nothing of it waits for an answer
             self.deadlines.set("probe", now + self._liveness)
@@ -525,7 +522,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     def _lose(self, reason: str, events: list[ClientFlowEvent], code: int | None = None) -> None:
         if self.state in _STANDING:
-            self._machine.step(FlowLost)
+            self._machine.step(Step.FLOW_LOST)
             self.deadlines.clear_all()
             self._out.clear()
             if self.doubted:
@@ -545,11 +542,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self.counters[f"dropped:{reason}"] += 1
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
-
-    def paused(self, now: float) -> list[ClientFlowEvent]:
-        """The server is not read: its silence means nothing.  We ping it, so it knows we live."""
-        self._paused = True
-        return []
 
     def resumed(self, now: float) -> list[ClientFlowEvent]:
         self._paused = False

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, Final
 
 from ...core.connection import WorkLost
-from ..terms import BURST, FLOW, REFUSALS, ContentLost, FlowState
+from ..terms import BURST, FLOW, REFUSALS, FlowState, Step
 from ..wire import LEASE_RESOURCES, data
 from ..wire.data import (
     CONTENT,
@@ -396,7 +396,7 @@ class Server(Sessions):
         what follows would leave a gap.
         """
         flow, end = position
-        flow.state = FLOW[flow.state][ContentLost]
+        flow.state = FLOW[flow.state][Step.CONTENT_LOST]
         flow.lost_at = min(end, flow.lost_at or end)
         self._settle(flow, end)
         return self._take_events()

@@ -22,10 +22,8 @@ from ..terms import (
     SERVER_LIMITS,
     SESSION,
     SESSION_LEASES,
-    Challenged,
-    Denied,
-    Granted,
     SessionState,
+    Step,
 )
 from ..wire import (
     COMMANDS,
@@ -337,7 +335,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         first = session.mechanism is None
         if not first and request.mechanism != session.mechanism:
             session.mechanism = None
-            session.machine.step(Denied)
+            session.machine.step(Step.DENIED)
             raise Invalid(400, "the mechanism was switched within a cycle")
         if request.mechanism not in self._mechanisms:
             raise Invalid(400, "there is no such mechanism")
@@ -400,7 +398,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         return False
 
     def _ready(self, session: Session) -> None:
-        session.machine.step(Granted)
+        session.machine.step(Step.GRANTED)
         session.mechanism = None
         self._answer(session, 201, profiles=list(self.profiles))
         self._events.append(SessionEstablished(session))
@@ -465,7 +463,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def challenge(self, session: Session, challenge: bytes, now: float) -> None:
         """Continue the SASL cycle with ``challenge`` (``MT-08``)."""
         if self._awaits_answer(session, now):
-            session.machine.step(Challenged)
+            session.machine.step(Step.CHALLENGED)
             text = encode_base64(challenge)
             self._answer(session, 402, mechanism=session.mechanism, challenge=text)
 
@@ -494,7 +492,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             if session.state is SessionState.AUTHORIZING:
                 self.refuse(session, now)
             else:
-                session.machine.step(Denied)
+                session.machine.step(Step.DENIED)
             session.user, session.profile, session.mechanism = None, None, None
             session.opened_at = now
             self._end_leases(session)
@@ -570,7 +568,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         """
         if session.refused_until <= now:
             session.refused_until, session.mechanism = inf, None
-            session.machine.step(Denied)
+            session.machine.step(Step.DENIED)
             self._answer(session, 401, mechanisms=self._mechanisms)
         heard = [self._silent_since(session.heard_at), *map(self._heard, session.flows.values())]
         session.heard_at = max(heard)

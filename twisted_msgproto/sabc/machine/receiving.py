@@ -141,7 +141,6 @@ class Listener(Speaker[S]):
         "_decoder",
         "_lenient",
         "_more",
-        "_paused",
         "_positions",
         "_receiving",
         "_refuse_oversize",

@@ -15,7 +15,7 @@ from ...core.errors import LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from .. import wire
-from ..terms import SESSION_LIMITS, AnswerSent, Counters, Drained, Event, MessageSent, Stopped
+from ..terms import SESSION_LIMITS, Counters, Event, Step
 from ..wire import (
     CONTENT_LENGTH,
     END,
@@ -198,14 +198,11 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         outgoing.write(body)
         outgoing.finish()
 
-    def _send_original(self, lines: str, extra: str, body: bytes) -> None:
-        """Send what the peer will not cut: acknowledged means complete."""
-        self._send_whole(lines, extra, body, self.sent_bytes_max)
-
-    def _send_whole(self, lines: str, extra: str, body: bytes, most: int) -> None:
-        """Do what ``_send_message`` does, but raise LimitExceeded above ``most`` bytes, and queue
-        nothing.
+    def _send_whole(self, lines: str, extra: str, body: bytes, most: int | None = None) -> None:
+        """Do what ``_send_message`` does, but raise LimitExceeded above ``most`` bytes (None: those
+        that the peer will not cut, since acknowledged means complete), and queue nothing.
         """
+        most = self.sent_bytes_max if most is None else most
         before = len(self._out)
         if len(body) <= most:
             self._send_message(lines, extra, body)
@@ -250,7 +247,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         size, ValueError for headers and bodies that the framing cannot carry.
         """
         extra, id = self._original(headers, waiting=True)
-        self._send_original(f"{MSG_ID}::{id}\r\n", extra, body)
+        self._send_whole(f"{MSG_ID}::{id}\r\n", extra, body)
         self._await_answer(id, waiter, now, seconds)
         return id
 
@@ -262,7 +259,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
         """Send a message that wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
         extra, id = self._original(headers, waiting=False)
-        self._send_original(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
+        self._send_whole(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
         return id
 
     def open_message(
@@ -295,7 +292,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         if waiting and self._pending.full:
             raise LimitExceeded(f"{self._pending.limit} requests are outstanding")
         extra = self._lines(headers)
-        self._machine.step(MessageSent)
+        self._machine.step(Step.MESSAGE_SENT)
         self._number += 1
         return extra, str(self._number)
 
@@ -322,7 +319,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         truncated = self._unanswered.get(id)
         if truncated is None:
             raise ValueError(f"request {id!r} waits for no answer")
-        self._machine.step(AnswerSent)
+        self._machine.step(Step.ANSWER_SENT)
         return extra + (_TRUNCATED_LINE if truncated and TRUNCATED not in (headers or {}) else "")
 
     def open_answer(self, id: str, *, headers: Mapping[str, str] | None = None) -> OutgoingMessage:
@@ -342,7 +339,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """
         if self.closed or not ids:
             return []
-        self._machine.step(AnswerSent)
+        self._machine.step(Step.ANSWER_SENT)
         unanswered, lengths, out = self._unanswered, self.lengths, self._out
         most, before = self.part_bytes, f"{self._prefix}{REF_MSG_ID}::"
         left = []
@@ -364,7 +361,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """Answer many requests with nothing at all (``SA-16``); as ``answer`` does."""
         if self.closed or not ids:
             return
-        self._machine.step(AnswerSent)
+        self._machine.step(Step.ANSWER_SENT)
         unanswered = self._unanswered
         plain = []
         for id in ids:
@@ -402,15 +399,15 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self, code: int | str, text: str, *, headers: Mapping[str, str] | None = None
     ) -> None:
         """Tell the peer of an error that answers nothing (``SA-24``); closes nothing by itself."""
-        if MessageSent not in self.TABLE[self.state]:
-            raise IllegalTransition(self.state, MessageSent)
+        if Step.MESSAGE_SENT not in self.TABLE[self.state]:
+            raise IllegalTransition(self.state, Step.MESSAGE_SENT)
         self._send_error(code, text, None, self._lines(headers))
 
     def stop(self) -> None:
         """Close at once: DISCONNECTING if there is a session (``SA-13``)."""
         if not self.closed:
             self._send_disconnecting()
-            self._machine.step(Stopped)
+            self._machine.step(Step.STOPPED)
 
     def _send_disconnecting(self) -> None:
         if self._session_id:
@@ -421,7 +418,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """End a drain if nothing is owed any more."""
         if self._machine.state is self._draining and not (self._unanswered or self._unsettled):
             self._send_disconnecting()
-            self._machine.step(Drained)
+            self._machine.step(Step.DRAINED)
 
 
 _HEAD_BYTES = len("msg-more::yes\r\ncontent-length::1234567890\r\n\r\n")

@@ -36,26 +36,18 @@ from ..terms import (
     UNAUTHORIZED,
     UNAVAILABLE,
     UNFINISHED_SECONDS,
-    Accepted,
     Connecting,
-    ConnectionLost,
     ConnectReceived,
     ConnectRefused,
-    ConnectSent,
     DisconnectReceived,
-    DisconnectSent,
-    DrainBegun,
     DrainTimedOut,
     Event,
-    Expired,
     MessageAbandoned,
-    Rejected,
     RequestsTimedOut,
     Serving,
     SessionExpired,
     SessionGranted,
-    Stopped,
-    TimedOut,
+    Step,
 )
 from ..wire import (
     ANNOUNCEMENTS,
@@ -121,10 +113,6 @@ class Side(Listener[S]):
 
     # ── time and the end ────────────────────────────────────────────────────────────────────────
 
-    def paused(self, now: float) -> list[Event]:
-        self._paused = True
-        return []
-
     def resumed(self, now: float) -> list[Event]:
         self._paused = False
         for incoming in self._waiting():
@@ -182,7 +170,7 @@ class Side(Listener[S]):
     }
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        self._machine.try_step(ConnectionLost)
+        self._machine.try_step(Step.CONNECTION_LOST)
         self._decoder.end()
         self._unfinished.clear()
         self._unanswered.clear()
@@ -294,7 +282,7 @@ class Server(Side[Serving]):
             own[MESSAGE_BYTES] = str(self.message_bytes)
         lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
         head = wire.encode_head("CONNECTED", own, lines)
-        self._machine.step(Accepted)
+        self._machine.step(Step.ACCEPTED)
         self._out.append(head + END_OF_EMPTY)
         self._enter_session(session_id, self._announced)
         self.expires = expires
@@ -304,17 +292,17 @@ class Server(Side[Serving]):
 
     def reject(self, now: float, code: int = FORBIDDEN, text: str = "Access Forbidden") -> None:
         """Refuse the session; the client may try again, but not for ever (``SA-08``, ``SA-27``)."""
-        self._machine.step(Rejected)
+        self._machine.step(Step.REJECTED)
         self._attempts_left -= 1
         self._send_error(code, text, None)
         self.deadlines.set("connect", now + self._connect_seconds)
         if not self._attempts_left:
-            self._machine.step(Stopped)
+            self._machine.step(Step.STOPPED)
 
     def drain(self, now: float) -> list[Event]:
         """Accept no more originals, answer what is in work, then close (as after DISCONNECT)."""
         if self.state is Serving.OPEN:
-            self._machine.step(DrainBegun)
+            self._machine.step(Step.DRAIN_BEGUN)
             self._begin_drain(now)
             self._look_drained()
         elif self.state is not Serving.DRAINING:
@@ -326,12 +314,12 @@ class Server(Side[Serving]):
 
     def _drain_expired(self, now: float, events: list[Event]) -> None:
         self._send_disconnecting()
-        self._machine.step(TimedOut)
+        self._machine.step(Step.TIMED_OUT)
         events.append(DrainTimedOut())
 
     def _session_expired(self, now: float, events: list[Event]) -> None:
         self._send_disconnecting()
-        self._machine.step(Expired)
+        self._machine.step(Step.EXPIRED)
         events.append(SessionExpired())
 
     timely: ClassVar[dict[Any, Any]] = {
@@ -376,7 +364,7 @@ class Client(Side[Connecting]):
         own[MESSAGE_BYTES] = str(self.message_bytes)
         lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
         head = wire.encode_head("CONNECT", own, lines)
-        self._machine.step(ConnectSent)
+        self._machine.step(Step.CONNECT_SENT)
         self._out.append(head + END_OF_EMPTY)
         self.deadlines.set("connect", now + self._connect_seconds)
 
@@ -397,7 +385,7 @@ class Client(Side[Connecting]):
         A server that owes nothing has the time ``drain`` for it, any other 30 seconds.
         Raises IllegalTransition outside a session.
         """
-        self._machine.step(DisconnectSent)
+        self._machine.step(Step.DISCONNECT_SENT)
         seconds = DRAIN_SECONDS
         if not self.outstanding:
             seconds = min(seconds, self._limits.get("drain", LEAVE_SECONDS))

@@ -30,14 +30,12 @@ from ..terms import (
     CallbackReceived,
     CallReceived,
     CallsSafe,
-    CommandSent,
     Counters,
     Event,
     FatalReceived,
-    FatalSent,
-    Faulted,
     MemoryLimitExceeded,
     Message,
+    Step,
     Streamable,
 )
 from ..wire import (
@@ -209,7 +207,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
             self._fill(data, events)
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
-        self._machine.step(Faulted)
+        self._machine.step(Step.FAULTED)
         self._out.append(encode(Fatal, "0", f"{fault.code.value} {fault.text}"))
         self._end()
         events.append(fault)
@@ -449,7 +447,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
 
     def _sending(self) -> None:
         if not self.opened:
-            raise IllegalTransition(self._machine.state, CommandSent)
+            raise IllegalTransition(self._machine.state, Step.COMMAND_SENT)
 
     def check(self, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
         """Raise what a verb would raise for this payload and these attachments; send nothing.
@@ -534,7 +532,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         """
         if not self.closed:
             said = (f"{code:d} " + text)[: self._characters_max]
-            self._machine.step(FatalSent)
+            self._machine.step(Step.FATAL_SENT)
             self._out.append(encode(Fatal, "0", said.encode("utf-8", "replace").decode()))
             self._end()
 
@@ -551,10 +549,6 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def advance(self, now: float) -> list[Event]:
         self.clock = max(now, self.clock)
         return super().advance(now)
-
-    def paused(self, now: float) -> list[Event]:
-        self._paused = True
-        return []
 
     def resumed(self, now: float) -> list[Event]:
         self._paused = False

@@ -32,20 +32,17 @@ from ..terms import (
     CallbackReceived,
     CallExpired,
     ClientState,
-    ConnectionLost,
     ErrorReceived,
     Event,
-    HelloCompleted,
     HelloReceived,
-    HelloSent,
     MemoryLimitExceeded,
     ResultReceived,
     ServerState,
+    Step,
     TopicClosed,
     TopicUnsubscribed,
     TopicUpdated,
     WelcomeReceived,
-    WelcomeSent,
 )
 from ..wire import (
     VERSION,
@@ -156,7 +153,7 @@ class Peer(Callee):
             if not self._attribute_event(message, events):
                 return
         elif isinstance(message, HelloReceived):
-            self._machine.step(HelloCompleted)
+            self._machine.step(Step.HELLO_COMPLETED)
         else:
             self.deadlines.clear("hello")
             events.append(message)
@@ -463,7 +460,7 @@ class Peer(Callee):
     def lost(self, now: float) -> list[Event | WorkLost]:
         """Return the waiters of all our calls, oldest first: these have failed."""
         if not self.closed:
-            self._machine.step(ConnectionLost)
+            self._machine.step(Step.CONNECTION_LOST)
             self._end()
         self._out.clear()
         waiters = [call.waiter for _, call in self._pending.drain()]
@@ -507,7 +504,7 @@ class Client(Peer):
     def hello(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:
         """Say ``H``: the first verb of all (``UM-06``)."""
         self.check(payload, attachments)
-        self._machine.step(HelloSent)
+        self._machine.step(Step.HELLO_SENT)
         self._send(Hello, base36(VERSION), payload, attachments)
 
     def _on_welcome(self, frame: Frame, events: list[Event]) -> None:
@@ -581,7 +578,7 @@ class Server(Peer):
     def welcome(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:
         """Accept the client: the session is open (``UM-07``).  Only after HelloReceived."""
         self.check(payload, attachments)
-        self._machine.step(WelcomeSent)
+        self._machine.step(Step.WELCOME_SENT)
         self._send(Welcome, base36(VERSION), payload, attachments)
         self.deadlines.clear("hello")
         self.memory.remove(self.memory.nbytes)  # of H: nothing else is kept before W
