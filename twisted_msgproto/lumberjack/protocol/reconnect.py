@@ -457,7 +457,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         for client in self._clients:
             if not self._queue:
                 break
-            client.link.look()
+            client.link.flush()
         self._lookProducer()
 
     def _lookProducer(self) -> None:

@@ -153,13 +153,8 @@ class ReaderLink(SessionLink):
 class LumberjackServer(Session, link=ReaderLink):
     """The reader's side of one connection, as an application sees it.
 
-    Attributes:
-        session: the public name of this session.
-        peer: the writer's transport address as text.
-        clientId: the name in the writer's certificate (its subject, if that has a common name), or
-            None.
-        messageCount: how many events the writer has sent.
-        established: whether the connection can be used.
+    Its ``clientId`` is the name in the writer's certificate (its subject, if that has a common
+    name), or None.
     """
 
     factory: LumberjackServerFactory
@@ -239,16 +234,13 @@ class WriterLink(ClientLink):
 
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
-    def look(self) -> None:
-        self._settle()
-
     def withdraw(self, batch: PreparedBatch) -> None:
         """Nobody waits for ``batch`` any more: forget what of it is not written yet."""
         if self.machine.withdraw(batch):
-            self.look()
+            self.flush()
 
     def endInOrder(self) -> None:
-        self.look()
+        self.flush()
 
     def endNow(self) -> None:
         self._abort()
@@ -269,7 +261,7 @@ class WriterLink(ClientLink):
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
         with self._gathering():
             self.establish()
-        self.look()
+        self.flush()
 
     def _expired(self) -> None:
         """Send no further window, await the acks of those in flight, close (``LJ-15``)."""
@@ -312,7 +304,7 @@ class WriterLink(ClientLink):
             self.machine.paused(self._now())
         else:
             self.machine.resumed(self._now())
-            self.look()
+            self.flush()
 
     # ── bytes out ──────────────────────────────────────────────────────────────────────────────
 
@@ -352,13 +344,7 @@ class WriterLink(ClientLink):
 
 
 class LumberjackClient(ClientSession, link=WriterLink):
-    """The writer's side of one connection, as an application sees it.
-
-    Attributes:
-        session: the public name of this session.
-        peer: the reader's transport address as text.
-        established: events may be written (on TLS: the hand-shake is done).
-    """
+    """The writer's side of one connection, as an application sees it."""
 
     factory: LumberjackClientFactory
     link: WriterLink
@@ -397,17 +383,15 @@ class LumberjackClient(ClientSession, link=WriterLink):
         except IllegalTransition:
             return fail(ConnectionClosed(ENDING))
         ticket.add(batch)
-        link.look()
+        link.flush()
         return ticket
 
 
 class LumberjackClientFactory(SessionFactory, ClientFactory):
     """The settings of a writer: a :class:`LumberjackClient` for each connection to a reader.
 
-    Attributes:
-        limits: the limits in force.
-        counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
-        liveConnections: the protocols that are connected now.
+    Attributes as :class:`SessionFactory` has them; ``liveConnections`` are the protocols that are
+    connected now.
     """
 
     protocolName = "lumberjack"
@@ -484,13 +468,7 @@ def connect(
 ) -> Connecting[C]:
     """Return what connects to a reader when it is awaited or entered: a :class:`.Connecting`.
 
-    ``to``: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, any string of a Twisted client
-    endpoint, or an endpoint.  ``client``: the class of the client.  ``factory``: one of your own,
-    which has the settings itself.  ``timeout``: seconds until the session stands.  ``tls`` takes
-    the place of the system's authorities.  The rest is as for :class:`LumberjackClientFactory`.
-
-    Raises ConfigurationError for an address, a limit or a setting that makes no sense, TypeError
-    for settings beside ``factory``.
+    The arguments are told there, and at :class:`LumberjackClientFactory`.
     """
     reactor = running(reactor)
     made = factory_of(
@@ -520,13 +498,7 @@ def serve(
 ) -> Serving[LumberjackServerFactory]:
     """Return what listens when it is awaited or entered: a :class:`.Serving`.
 
-    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
-    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
-    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
-    own, which has the settings itself.
-
-    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
-    beside ``factory``, and for ``sink`` and ``queue`` together.
+    The arguments are told there, and at :class:`LumberjackServerFactory`.
     """
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)

@@ -506,7 +506,9 @@ class Decoder:
             self._check()
             return True
         nested = len(self._levels) > 2
-        room, bound = self._inflated_max - self._inflated_bytes, self._inflated_bound
+        usual = self._inflated_max == self._limits["inflated-bytes"]
+        bound = "inflated-bytes" if usual else "inflated-ratio"
+        room = self._inflated_max - self._inflated_bytes
         if nested:
             nested_room = self._limits.integer("inflated-bytes") - self._nested_inflated_bytes
             room, bound = min((room, bound), (nested_room, "inflated-bytes"))
@@ -525,11 +527,6 @@ class Decoder:
             self._nested_inflated_bytes += size
         level.add(chunks, size, inflation.ended)
         return True
-
-    @property
-    def _inflated_bound(self) -> str:
-        usual = self._inflated_max == self._limits["inflated-bytes"]
-        return "inflated-bytes" if usual else "inflated-ratio"
 
     def _check(self) -> None:
         self._reading = _Reading.CHECKED

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from random import random
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
 from twisted.python.failure import Failure
@@ -100,25 +100,6 @@ class Received:
         return decode_table(self.table)
 
 
-class Owner(Protocol):
-    """What a flow needs of its client's link, whose module imports this one."""
-
-    peer: str
-
-    @property
-    def factory(self) -> SessionFactory: ...
-
-    def dataSocket(
-        self, received: Callable[[list[list[bytes]]], None], port: int, confirms: bool
-    ) -> Any: ...
-
-    def renewLease(self, number: int) -> None: ...
-
-    def flowEnded(self, flow: FlowLink) -> None: ...
-
-    def endIfAlone(self) -> None: ...
-
-
 UNREAD_TIMES: Final = 2
 """Of answers a socket may have twice as much to send as ``unsent-bytes`` allows of contents."""
 
@@ -148,7 +129,8 @@ class FlowLink(Link):
     number: int = 0
     new: Sequence[str] = ()
 
-    def __init__(self, flow: MtlFlow, client: Owner, confirm: bool) -> None:
+    def __init__(self, flow: MtlFlow, client: Any, confirm: bool) -> None:
+        """``client`` is the link of the control flow."""
         self.protocol, self.factory = flow, client.factory
         self._client = client
         self._confirm = confirm
@@ -335,10 +317,6 @@ class FlowLink(Link):
         self._settle()
         return ticket
 
-    def now(self) -> float:
-        now: float = self._now()
-        return now
-
     def over(self) -> Deferred[None] | None:
         over = self._ended or self._draining
         return fail(ConnectionClosed("the flow has ended")) if over else None
@@ -403,7 +381,7 @@ class ReaderLink(FlowLink):
     def __init__(
         self,
         flow: MtlFlow,
-        client: Owner,
+        client: Any,
         confirm: bool,
         received: Callable[[Received], object] | None,
     ) -> None:
@@ -503,10 +481,7 @@ class MtlReader(MtlFlow):
     link: ReaderLink
 
     def __init__(
-        self,
-        client: Owner,
-        confirm: bool,
-        received: Callable[[Received], object] | None,
+        self, client: Any, confirm: bool, received: Callable[[Received], object] | None
     ) -> None:
         super().__init__(ReaderLink(self, client, confirm, received))
 
@@ -523,12 +498,12 @@ class MtlReader(MtlFlow):
 
         Nothing happens when the server has forgotten meanwhile that we have it: it comes again.
         """
-        self.link.machine.confirm(sequence, multiple, self.link.now())
+        self.link.machine.confirm(sequence, multiple, self.link._now())
         self.link.sendSoon()
 
     def reject(self, sequence: int, multiple: bool = False, recycle: bool = False) -> None:
         """Reject this content (or all up to it); ``recycle``: others may have it."""
-        self.link.machine.reject(sequence, multiple, recycle, self.link.now())
+        self.link.machine.reject(sequence, multiple, recycle, self.link._now())
         self.link.sendSoon()
 
     # ── iteration ───────────────────────────────────────────────────────────────────────────────
@@ -546,7 +521,7 @@ class MtlWriter(MtlFlow):
 
     reads = False
 
-    def __init__(self, client: Owner, confirm: bool) -> None:
+    def __init__(self, client: Any, confirm: bool) -> None:
         super().__init__(FlowLink(self, client, confirm))
 
     @property
@@ -597,7 +572,7 @@ class MtlWriter(MtlFlow):
         try:
             table = encode_table(properties) if properties else EMPTY
             contents = [(resource, table, body) for body in bodies]
-            numbers = link.machine.send(contents, link.now(), link.wire.socket.unreadBytes)
+            numbers = link.machine.send(contents, link._now(), link.wire.socket.unreadBytes)
         except ValueError as error:
             return fail(error)
         link.sendSoon()

@@ -221,15 +221,6 @@ def who_asks(parts: Sequence[bytes]) -> str:
     return "" if address.startswith("localhost:") else address
 
 
-def who_is_refused(parts: Sequence[bytes]) -> tuple[str, str]:
-    """Return the address that a refused ZAP request is about, and what is wrong with it.
-
-    Who has no CURVE where it is wanted fails before.
-    """
-    key = z85.encode(parts[8]).decode()
-    return who_asks(parts), f"its CURVE key {key} is not in the file of --curve-authorized"
-
-
 # ── Keys ────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 import zmq
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
+from zmq.utils import z85
 
 from ...net.peers import CROWDED
 from . import (
@@ -36,7 +37,6 @@ from . import (
     shut_down,
     standing,
     who_asks,
-    who_is_refused,
     zap_reply,
 )
 from .bounded import Bounded, Routed, Routing
@@ -475,8 +475,10 @@ class Sockets:
             replies = [zap_reply(parts, authorized, metadata(admit())) for parts in messages]
             zap.sendAll(replies)
             for parts, reply in zip(messages, replies, strict=True):
-                if reply[4] != b"200":
-                    admission.refused(*who_is_refused(parts))
+                if reply[4] != b"200":  # who has no CURVE where it is wanted has failed before
+                    key = z85.encode(parts[8]).decode()
+                    text = f"its CURVE key {key} is not in the file of --curve-authorized"
+                    admission.refused(who_asks(parts), text)
 
         self.connections.heard = admission.strangers.heard
         zap = self._admission(self._factory, asked, IN_PROCESS)

@@ -564,13 +564,7 @@ def _unhooked(kind: type[SabcSession]) -> frozenset[str]:
 
 
 class SabcSession(Session, link=SabcLink):
-    """What server and client have in common: hooks and verbs.
-
-    Attributes:
-        session: the public name of this session; never the session id, which is a secret.
-        peer: the peer's transport address as text.
-        clientId: who the client is, or None.
-    """
+    """What server and client have in common: hooks and verbs."""
 
     link: SabcLink
 

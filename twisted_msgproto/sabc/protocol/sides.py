@@ -300,7 +300,6 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         clientId: who we are.
         passcode: what proves it, or None; shows nowhere.
         connectHeaders: an application's headers for CONNECT.
-        counters: plain integers by name.
     """
 
     protocolName = PROTOCOL
@@ -384,14 +383,8 @@ def connect(
 ) -> Connecting[C]:
     """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
 
-    ``to``: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…``, ``wss://…``, any string
-    of a Twisted client endpoint, or an endpoint.  ``client``: the class of the client.
-    ``factory``: one of your own, which has the settings itself.  ``timeout``: seconds until the
-    session stands.  ``tls`` takes the place of the system's authorities.  ``origin`` is for
-    WebSocket, to play a browser; the rest as for :class:`SabcClientFactory`.
-
-    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
-    beside ``factory``.
+    The arguments are told there, and at :class:`SabcClientFactory`.  ``to`` may be ``ws://…`` or
+    ``wss://…`` as well; ``origin`` is for these, to play a browser.
     """
     reactor = running(reactor)
     made = factory_of(
@@ -430,14 +423,8 @@ def serve(
 ) -> Serving[SabcServerFactory]:
     """Return what listens when it is awaited or entered: a :class:`.Serving`.
 
-    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints;
-    ``websocket``: alike, for WebSocket, where web pages of ``origins`` may connect.  ``sink`` gets
-    the messages and is never closed; ``queue`` is a directory whose queue is opened and closed with
-    the server.  ``server``: the class of the sessions.  ``factory``: one of your own, which has the
-    settings itself.  ``portal`` as for :class:`SabcServerFactory`.
-
-    Raises ConfigurationError for an address, an origin or a limit that makes no sense, TypeError
-    for settings beside ``factory``, and for ``sink`` and ``queue`` together.
+    The arguments are told there, and at :class:`SabcServerFactory`.  ``websocket`` is as ``at``,
+    for WebSocket, where web pages of ``origins`` may connect.
     """
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)
