@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
     return str(value)[:FIELD_MAX]
 
 
-# ── a log goes to standard output without ever waiting for whoev ────────────────────────────────
+# ── a log goes to standard output without ever waiting for its reader ───────────────────────────
 
 
 WAITING_BYTES: Final = 1 << 20

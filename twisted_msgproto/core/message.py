@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
+from operator import attrgetter
 from typing import Any, ClassVar
 
 Fields = Mapping[str, str]
@@ -99,16 +100,8 @@ class MessageBatch:
             elif len(column) != self.count:
                 raise ValueError(f"{name} has {len(column)} values for {self.count} messages")
             columns.append(column)
-        shared = (
-            self.protocol,
-            self.kind,
-            self.received_at,
-            self.peer,
-            self.session,
-            self.client_id,
-        )
         # A packed column is cut out at once here, not value by value.
-        return islice(map(Message, *map(repeat, shared), *columns), self.count)
+        return islice(map(Message, *map(repeat, _shared(self)), *columns), self.count)
 
     def message(self, row: int) -> Message:
         """Return the message at ``row`` (0 ≤ row < count); IndexError beyond."""
@@ -119,12 +112,7 @@ class MessageBatch:
             for name in self.COLUMNS
             if (column := getattr(self, name)) is not None
         }
-        return Message(
-            self.protocol,
-            self.kind,
-            self.received_at,
-            self.peer,
-            self.session,
-            self.client_id,
-            **values,
-        )
+        return Message(*_shared(self), **values)
+
+
+_shared = attrgetter("protocol", "kind", "received_at", "peer", "session", "client_id")

@@ -181,12 +181,13 @@ LISTENING: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
+def _said(table: tuple[tuple[str, str], ...], text: str) -> str:
+    return next((words for pattern, words in table if re.search(pattern, text)), "")
+
+
 def cannot_listen(error: object) -> str:
     text = ERRNO.sub("", str(error)).rstrip(".")
-    for pattern, words in LISTENING:
-        if re.search(pattern, text):
-            return f"{text}; {words}"
-    return text
+    return "; ".join(filter(None, (text, _said(LISTENING, text))))
 
 
 ERRNO: Final = re.compile(r"\[Errno -?\d+\] | \(addr=.*\)$")  # the second is pyzmq's
@@ -227,10 +228,8 @@ PEERS_TLS: Final[tuple[tuple[str, str], ...]] = (
 
 
 def client_tls(text: str) -> str:
-    for pattern, words in PEERS_TLS:
-        if re.search(pattern, text):
-            return f"{words} ({text})"
-    return text
+    words = _said(PEERS_TLS, text)
+    return f"{words} ({text})" if words else text
 
 
 TLS_BEGINS: Final = b"\x16\x03"
@@ -251,12 +250,8 @@ PEER_ENDS: Final[tuple[tuple[str, str], ...]] = (
 
 def ended_because(error: BaseException | None) -> str:
     text = "" if error is None else plain(error)
-    for pattern, words in PEER_ENDS:
-        if re.search(pattern, text):
-            return words
-    return (
-        NOISE.sub("", text.removeprefix("the connection was lost: ")).rstrip(".") or "it was over"
-    )
+    bare = NOISE.sub("", text.removeprefix("the connection was lost: ")).rstrip(".")
+    return _said(PEER_ENDS, text) or bare or "it was over"
 
 
 def tls_text(error: BaseException | None) -> str:
@@ -282,15 +277,8 @@ def reason(error: BaseException, endpoint: str, *, served: bool = True) -> str:
     text, name = plain(error), type(error).__name__
     bare = (NOISE.sub("", text) or name).rstrip(".")
     notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
-    for pattern, words in REASONS:
-        if re.search(pattern, f"{name}: {text}"):
-            bare = words.format(text=bare, endpoint=endpoint)
-            break
-    return notes + (bare if served else bare + _hint(bare, endpoint))
-
-
-def _hint(words: str, endpoint: str) -> str:
-    for said, where, hint in HINTS:
+    words = (_said(REASONS, f"{name}: {text}") or "{text}").format(text=bare, endpoint=endpoint)
+    for said, where, hint in () if served else HINTS:
         if re.search(said, words) and re.match(where, endpoint):
-            return "; " + hint.format(other=OTHER[endpoint.partition(":")[0]])
-    return ""
+            return f"{notes}{words}; " + hint.format(other=OTHER[endpoint.partition(":")[0]])
+    return notes + words

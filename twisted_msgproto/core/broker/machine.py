@@ -375,7 +375,11 @@ class Broker:
             try:
                 acknowledges = subscriber.consumer.push(queue.name, messages)
             except Exception as error:
-                self._push_failed(queue, subscriber, messages, error)
+                tried = {message.message_id for message in messages}
+                if len(tried) > 1:  # each is pushed alone from now on: then the cause shows
+                    queue.alone |= tried
+                    tried = set()
+                self._fail(subscriber, queue.used, tried, error)
                 continue
             if not acknowledges:
                 unsettled = subscriber.unsettled
@@ -406,20 +410,6 @@ class Broker:
                     lots.setdefault(queue, []).append(message)
             for queue, messages in lots.items():
                 queue.send_away(messages)
-
-    def _push_failed(
-        self,
-        queue: BrokerQueue,
-        subscriber: Subscriber,
-        messages: Sequence[QueuedMessage],
-        error: Exception,
-    ) -> None:
-        message_ids = {message.message_id for message in messages}
-        if len(message_ids) == 1:
-            self._fail(subscriber, queue.used, message_ids, error)
-        else:  # one of them is the cause: each is pushed alone from now on, and then it shows
-            queue.alone |= message_ids
-            self._fail(subscriber, queue.used, set(), error)
 
     def _fail(self, subscriber: Subscriber, now: float, tried: set[int], error: Exception) -> None:
         self.store.counters.failed_consumers += 1

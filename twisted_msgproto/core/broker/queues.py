@@ -268,14 +268,8 @@ class BrokerQueue:
         for message_ids in (self.passed, self.waiting):
             found += zip(*message_ids.head(count), strict=True)
         return [
-            Waiting(
-                message_id,
-                nbytes,
-                second,
-                self.tries.number(message_id),
-                self.messages.get(message_id),
-            )
-            for message_id, nbytes, second in sorted(found)[:count]
+            Waiting(*Row(*row), self.tries.number(row[0]), self.messages.get(row[0]))
+            for row in sorted(found)[:count]
         ]
 
     def figures(self) -> Figures:

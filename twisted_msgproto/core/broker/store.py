@@ -120,15 +120,12 @@ class QueueStore:
     def needed(self, name: QueueName, now: float, *, kept: bool = False) -> BrokerQueue:
         queue = self.by_name.get(name)
         if queue is None:
-            self._check_number(name)
+            allowed = self.limits.integer("broker-queues")
+            if self._counted >= allowed:
+                raise TooManyQueues(f"{name.name}: broker-queues allows {allowed}")
             queue = self._make(name, now)
         queue.kept = queue.kept or kept
         return queue
-
-    def _check_number(self, name: QueueName) -> None:
-        allowed = self.limits.integer("broker-queues")
-        if self._counted >= allowed:
-            raise TooManyQueues(f"{name.name}: broker-queues allows {allowed}")
 
     def found(self, name: QueueName, now: float) -> BrokerQueue:
         """Return a queue, which is made if need be, however many there are."""
@@ -274,17 +271,14 @@ class QueueStore:
         queue.withheld[call] = None
         self._changed()
 
-    def _nobody_waits(self, queue: BrokerQueue) -> None:
-        del self._withholding[queue]
-        self.look_idle(queue)
-
     def _freed(self, queue: BrokerQueue) -> None:
         # Without a log to read from, all queues together must fit into the memory.
         for one in (queue,) if self.durable else tuple(self._withholding):
             if one in self._withholding and not self._over(one):
                 self.calls.extend(one.withheld)
                 one.withheld.clear()
-                self._nobody_waits(one)
+                del self._withholding[one]
+                self.look_idle(one)
 
     # ── messages that come, and that are done with ──────────────────────────────────────────────
 
