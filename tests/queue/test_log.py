@@ -321,7 +321,7 @@ def test_segments_below_every_consumer_s_offset_are_trimmed_and_no_others() -> N
     commit(disk, "spark", 7)
     commit(disk, "slow", 4)
     assert log.trim() == 4
-    assert (log.begin, log.segments, log.trimmed_segments) == (4, 6, 4)
+    assert (log.begin, len(log.firsts), log.trimmed_segments) == (4, 6, 4)
     assert log.nbytes < before
     assert found(disk) == list(range(4, 10))
     commit(disk, "slow", 10)

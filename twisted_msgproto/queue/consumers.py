@@ -110,12 +110,8 @@ def names(disk: Disk, directory: str) -> list[str]:
 
 
 def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
-    found = {}
-    for name in names(disk, directory):
-        offset = read(disk, directory, name, queue_id)
-        if offset is not None:
-            found[name] = offset
-    return found
+    found = {name: read(disk, directory, name, queue_id) for name in names(disk, directory)}
+    return {name: offset for name, offset in found.items() if offset is not None}
 
 
 def bereft(committed: Mapping[str, int], begin: int) -> list[str]:

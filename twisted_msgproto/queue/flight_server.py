@@ -1,7 +1,7 @@
 """Serve a queue to other machines: :class:`QueueFlightServer` does so over Arrow Flight.
 
-``served.py`` and ``docs/queue-flight.md`` define requests and answers; this module puts them on the
-wire.  A refusal is one line that begins with the name of the error, ``QueueMismatch: …``.
+:mod:`.flight_requests` and ``docs/queue-flight.md`` define requests and answers; this module puts
+them on the wire.  A refusal is one line that begins with the error's name, ``QueueMismatch: …``.
 
 Who may read a queue's directory may read the queue, and nobody else: so a server without a token
 of its operator keeps one of its own there.  It is another one after each start, and begins with the

@@ -99,6 +99,17 @@ def segment_offset(name: str) -> int | None:
 # -- headers --------------------------------------------------------------------------------------
 
 
+def checked(head: bytes) -> bytes:
+    return head + CHECKSUM.pack(crc32(head))
+
+
+def _unpacked(form: struct.Struct, magic: bytes, data: bytes) -> list[Any] | None:
+    head = data[: form.size]
+    if len(head) < form.size or not data.startswith(magic) or not data.startswith(checked(head)):
+        return None
+    return [*form.unpack(head)[1:]]
+
+
 @dataclass(slots=True, frozen=True)
 class Identity:
     """A queue's permanent name (32 hexadecimal digits) and its secret seed."""
@@ -132,27 +143,16 @@ class SegmentHeader:
     first: int
 
     def packed(self) -> bytes:
-        nbytes = SEGMENT_HEADER.pack(
-            SEGMENT_MAGIC,
-            self.version,
-            SEGMENT_HEADER_BYTES,
-            bytes.fromhex(self.identity.queue_id),
-            self.identity.seed,
-            self.first,
-            0,
-        )
-        return nbytes + CHECKSUM.pack(crc32(nbytes))
+        queue_id, seed = bytes.fromhex(self.identity.queue_id), self.identity.seed
+        numbers = self.version, SEGMENT_HEADER_BYTES, queue_id, seed, self.first, 0
+        return checked(SEGMENT_HEADER.pack(SEGMENT_MAGIC, *numbers))
 
     @classmethod
     def unpacked(cls, data: bytes) -> SegmentHeader | None:
-        if len(data) < SEGMENT_HEADER_BYTES:
+        found = _unpacked(SEGMENT_HEADER, SEGMENT_MAGIC, data)
+        if found is None:
             return None
-        head = data[: SEGMENT_HEADER.size]
-        if CHECKSUM.unpack_from(data, SEGMENT_HEADER.size)[0] != crc32(head):
-            return None
-        magic, version, _, queue_id, seed, first, _ = SEGMENT_HEADER.unpack(head)
-        if magic != SEGMENT_MAGIC:
-            return None
+        version, _, queue_id, seed, first, _ = found
         return cls(version, Identity(queue_id.hex(), seed), first)
 
 
@@ -167,18 +167,12 @@ class Published:
     """That segment was this long at that time."""
 
     def packed(self) -> bytes:
-        nbytes = END.pack(END_MAGIC, self.offset, self.segment, self.nbytes)
-        return nbytes + CHECKSUM.pack(crc32(nbytes))
+        return checked(END.pack(END_MAGIC, self.offset, self.segment, self.nbytes))
 
     @classmethod
     def unpacked(cls, data: bytes) -> Published | None:
-        if len(data) < END_BYTES:
-            return None
-        head = data[: END.size]
-        if CHECKSUM.unpack_from(data, END.size)[0] != crc32(head):
-            return None
-        magic, *numbers = END.unpack(head)
-        return cls(*numbers) if magic == END_MAGIC else None
+        found = _unpacked(END, END_MAGIC, data)
+        return None if found is None else cls(*found)
 
 
 def pack_frame_header(
@@ -192,17 +186,11 @@ def pack_frame_header(
 def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness: int) -> bytes:
     """Return the frame at the head of a segment: what proves the row ``first`` - 1."""
     payload = LINEAGE.pack(incarnation, witness)
-    return (
-        pack_frame_header(
-            frame_seed,
-            payload_crc=crc32(payload),
-            nbytes=len(payload),
-            first=first,
-            count=0,
-            runs=0,
-        )
-        + payload
+    crc, nbytes = crc32(payload), len(payload)
+    head = pack_frame_header(
+        frame_seed, payload_crc=crc, nbytes=nbytes, first=first, count=0, runs=0
     )
+    return head + payload
 
 
 @dataclass(slots=True)

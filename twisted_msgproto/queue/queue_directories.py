@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
-from ..core.disk import OS_DISK
+from ..core.disk import OS_DISK, exists
 from .format import IDENTITY_FILE
 
 URL: Final = re.compile(r"[a-z+]+://")
@@ -46,12 +46,9 @@ def is_queue(directory: str | os.PathLike[str]) -> bool:
     Who opens that one is told why it cannot be; left out, nobody would hear that it is not landed.
     """
     try:
-        os.stat(os.path.join(directory, IDENTITY_FILE))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        return exists(OS_DISK, os.path.join(directory, IDENTITY_FILE))
     except OSError:
         return True
-    return True
 
 
 def unreadable(directory: str | os.PathLike[str], error: OSError) -> str:
@@ -125,12 +122,9 @@ def no_queue(directory: str | os.PathLike[str]) -> str:
 def has_broker(directory: str | os.PathLike[str]) -> bool:
     """Return whether a broker keeps, or has kept, its queues over this one."""
     try:
-        os.stat(os.path.join(directory, "broker"))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        return exists(OS_DISK, os.path.join(directory, "broker"))
     except OSError as error:
         raise QueueError(unreadable(directory, error)) from error
-    return True
 
 
 def unheld(directory: str | os.PathLike[str]) -> list[str]:

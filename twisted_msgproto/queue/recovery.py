@@ -111,11 +111,6 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
     return identity
 
 
-def read_published(disk: Disk, directory: str) -> Published | None:
-    data = read_file(disk, os.path.join(directory, "end"))
-    return Published.unpacked(data) if data is not None else None
-
-
 def read_headers(
     disk: Disk, directory: str, firsts: list[int], *, all_needed: bool
 ) -> dict[int, tuple[SegmentHeader | None, int]]:
@@ -194,7 +189,7 @@ def recover(disk: Disk, directory: str, *, check_bytes: int, has_queues: bool) -
                 f"{os.path.join(directory, segment_name(first))} belongs to the queue "
                 f"{header.identity.queue_id}, the directory to {identity.queue_id}"
             )
-    published = read_published(disk, directory)
+    published = Published.unpacked(read_file(disk, os.path.join(directory, "end")) or b"")
     known = furthest(published, proven(disk, directory, identity.queue_id))
     state = Found(
         identity,

@@ -70,9 +70,9 @@ class RowLocator:
         """Return the first frame that holds a message at or above ``row``, None if none does."""
         for first in self.firsts[bisect_right(self.firsts, row) - 1 :]:
             with self._opened(first) as segment:
-                record = _in_segment(segment, row)
-            if record is not None:
-                return Placed(first, record)
+                for item in segment.walk(*segment.locate(row), check=False):
+                    if isinstance(item, Record) and item.end > row and item.count:
+                        return Placed(first, item)
         return None
 
     @contextmanager
@@ -117,10 +117,3 @@ class RowLocator:
             record = placed.record
             head = segment.nbytes(record.position + FRAME_HEADER_BYTES, record.runs)
             return received_at(head, max(row - record.first, 0))
-
-
-def _in_segment(segment: Segment, row: int) -> Record | None:
-    for item in segment.walk(*segment.locate(row), check=False):
-        if isinstance(item, Record) and item.end > row and item.count:
-            return item
-    return None

@@ -56,10 +56,6 @@ SEGMENTS_PER_LOOK = 8
 """So many older ones, in turn."""
 
 
-def _same(found: Stat | None, own: Stat) -> bool:
-    return found is not None and found[:2] == own[:2]
-
-
 def new_incarnation() -> int:
     """Return a random number of 63 bits for one start of a writer; never 0."""
     return secrets.randbits(lineage.NUMBER_BITS) or 1
@@ -239,11 +235,6 @@ class SegmentLog:
             raise
 
     # -- what there is ----------------------------------------------------------------------------
-
-    @property
-    def segments(self) -> int:
-        """Return how many segments there are."""
-        return len(self._sizes)
 
     @property
     def firsts(self) -> list[int]:
@@ -437,7 +428,7 @@ class SegmentLog:
         emptied = False
         for path, own in self._own.items():
             found = self._named_by(path)
-            if found is not None and _same(found, own):
+            if found is not None and found[:2] == own[:2]:
                 emptied = path.endswith(END_FILE) and found.nbytes < END_BYTES
                 continue
             if path.endswith(LOCK_FILE):

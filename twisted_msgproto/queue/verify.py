@@ -151,15 +151,15 @@ def _asked(report: Report, read: Callable[[], Asked], otherwise: Asked) -> Asked
 def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
     from .broker_files import state as check
 
+    where = f"{check.DIRECTORY}/log"
     try:
         if not check.has_broker(disk, reader.directory):
             return
         report.lines += check.faults(disk, reader.directory, reader.queue_id)
-        kept = verify(check.log_of(reader.directory), disk=disk)
+        kept = verify(os.path.join(reader.directory, where), disk=disk)
     except (OSError, QueueError) as error:
         report.unseen.append(f"{check.DIRECTORY}: {error}")
         return
-    where = f"{check.DIRECTORY}/log"
     report.lines += [f"{where}/{line}" for line in kept.lines]
     report.unseen += [f"{where}: {line}" for line in kept.unseen]
     report.lines += [

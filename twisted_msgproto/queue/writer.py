@@ -89,10 +89,6 @@ class _Entry(NamedTuple):
         return self.nbytes + ROW_BYTES * self.messages
 
 
-def _session_of(batch: MessageBatch) -> Hashable:
-    return batch.session or (batch.protocol, batch.peer)
-
-
 Result = tuple[_Entry, BaseException | None]
 
 _logger = logging.getLogger("twisted_msgproto.queue")
@@ -253,7 +249,8 @@ class QueueWriter:
         has failed.
         """
         entry = _Entry(batch.count, batch.nbytes, callback, self._encoded_at_once(batch))
-        session, weight = _session_of(batch), entry.weight()
+        session: Hashable = batch.session or (batch.protocol, batch.peer)
+        weight = entry.weight()
         with self._changed:
             if self._closing or self._failure is not None:
                 why = f": {self._failure}" if self._failure is not None else ""
@@ -293,7 +290,7 @@ class QueueWriter:
             "end_offset": self._log.end,
             "losses": self._log.losses,
             "stored_bytes": self._log.nbytes,
-            "segments": self._log.segments,
+            "segments": len(self._log.firsts),
             "waiting_messages": self._waiting_messages,
             "waiting_bytes": self._waiting_bytes,
             "groups": self._groups,
@@ -339,7 +336,9 @@ class QueueWriter:
             with self._changed:
                 self._failure = error
             self._call_back([(entry, None) for entry in taken or ()], error)
-        self._call_back(self._behind(), QueueClosed(f"the queue {self.directory} was closed"))
+        with self._changed:
+            behind = [(entry, None) for entry in self._waiting.clear()]
+        self._call_back(behind, QueueClosed(f"the queue {self.directory} was closed"))
         self._ended.set()
         self._log.close()
 
@@ -430,10 +429,6 @@ class QueueWriter:
             self._troubles.over("check", f"queue {self.directory}: all of it can be read again")
         for line in lines:
             self._report(line)
-
-    def _behind(self) -> list[Result]:
-        with self._changed:
-            return [(entry, None) for entry in self._waiting.clear()]
 
     def _commit(self, taken: list[_Entry]) -> None:
         began, stalls = time.perf_counter(), self._stalls

@@ -147,7 +147,7 @@ def over(world: World) -> None:
     world.tend()
     world.consume()
     world.tidy(3)
-    assert world.log.segments == 1
+    assert len(world.log.firsts) == 1
     assert len(world.copies()) == 1
     world.close()
 

@@ -52,16 +52,16 @@ def test_what_cannot_be_written_is_told_once_and_written_later(operation: str, n
 def test_nothing_of_the_log_goes_before_it_is_copied(operation: str, number: int) -> None:
     world = a_world()
     world.consume()
-    before = world.log.segments
+    before = len(world.log.firsts)
     assert before > 1
     world.disk.fail_next(operation, number, "broker/log", times=2)
     for _ in range(2):
         world.trim()
         world.tend()
-        assert world.log.segments == before
+        assert len(world.log.firsts) == before
     assert sum("messages that wait for long cannot be written" in one for one in world.lines) == 1
     world.tidy(3)
-    assert world.log.segments == 1
+    assert len(world.log.firsts) == 1
     assert world.lines[-1] == "broker: messages that wait for long can be written again"
     world.crash(power=True)
 
@@ -74,7 +74,7 @@ def test_on_a_full_disk_what_is_settled_still_makes_room() -> None:
     world.disk.capacity = world.disk.used()
     world.tend()
     world.trim()
-    assert world.log.segments == 1
+    assert len(world.log.firsts) == 1
     world.disk.mend()
     world.crash(power=True)
     assert not {message_id for message_id in world.there if message_id < world.log.begin}
@@ -342,10 +342,10 @@ def test_without_a_broker_its_messages_stay_in_the_log(monkeypatch: pytest.Monke
     world = a_world()
     world.consume()
     world.close()
-    before = world.log.segments
+    before = len(world.log.firsts)
     log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=800)
     assert log.trim() == 0
-    assert log.segments == before
+    assert len(log.firsts) == before
     log.close()
     lines: list[str] = []
     told = threading.Event()

@@ -67,7 +67,7 @@ def test_a_write_in_progress_ends_what_is_read_and_is_read_when_it_is_whole() ->
     path = segment_of(world, 0)
     first = world.publish(2)
     second = world.publish(2)
-    assert world.log.segments == 1
+    assert len(world.log.firsts) == 1
     whole = world.disk.bytes_of(path)
     world.disk.spoil(path, whole[:-9])
     assert world.state.load(second).unread == second
@@ -79,7 +79,7 @@ def test_a_write_in_progress_ends_what_is_read_and_is_read_when_it_is_whole() ->
 def test_a_damaged_frame_costs_its_messages_and_those_behind_it_are_read() -> None:
     world = World(random.Random(3))
     first, second, third = (world.publish(1) for _ in range(3))
-    assert world.log.segments == 1
+    assert len(world.log.firsts) == 1
     path = segment_of(world, 0)
     octets = world.disk.bytes_of(path)
     at = octets.find(FRAME_MARKER, octets.find(FRAME_MARKER, octets.find(FRAME_MARKER) + 1) + 1)

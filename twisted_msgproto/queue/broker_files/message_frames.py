@@ -153,10 +153,8 @@ def read_frame(segment: Segment, record: Record) -> Frame | None:
             return None
         found = read(columns, partial, payload[record.runs :], count)
         column = dict(zip(bits_of(columns), found, strict=True))
-        envelopes, bodies = (
-            column[ENVELOPE],
-            column.get(BODY) or (b"", bytes(END_BYTES * count), b""),
-        )
+        envelopes = column[ENVELOPE]
+        bodies = column.get(BODY) or (b"", bytes(END_BYTES * count), b"")
         if count > 1:
             for bounds in _bounds(envelopes), _bounds(bodies):
                 if bounds != sorted(bounds):

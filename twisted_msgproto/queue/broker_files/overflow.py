@@ -218,7 +218,7 @@ class OverflowLog:
     def trim(self, marks: Marks) -> None:
         """Remove segments without waiting messages; move what little waits in the others."""
         self._remove()
-        while self.nbytes > 2 * self.live_bytes + self._spare and self.log.segments > 1:
+        while self.nbytes > 2 * self.live_bytes + self._spare and len(self.log.firsts) > 1:
             begin, bound = self.log.firsts[:2]
             for chunk in [chunk for chunk in self if begin <= chunk.first < bound]:
                 self._move(chunk, marks)

@@ -19,7 +19,7 @@ from twisted_msgproto.core.broker.terms import QueueName
 
 from ...core.disk import Disk, File, exists, read_file, replace_file
 from ..damage import Range
-from ..format import crc32
+from ..format import CHECKSUM, checked, crc32
 from .marks import Marks, Moved, Segment, bit_ranges
 
 FILE = "settled"
@@ -28,7 +28,6 @@ VERSION = 1
 HEADER = struct.Struct("<8sII16s")
 MARKER = b"\x93MPG"
 FRAME = struct.Struct("<4sII")
-CHECKSUM = struct.Struct("<I")
 RECORD = struct.Struct("<IIQ")
 PAIR = struct.Struct("<QQ")
 RANGES, BITS, TRIES, MOVED = 1, 2, 3, 4
@@ -124,8 +123,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def header(queue_id: str) -> bytes:
-    nbytes = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, bytes.fromhex(queue_id))
-    return nbytes + CHECKSUM.pack(crc32(nbytes))
+    return checked(HEADER.pack(MAGIC, VERSION, HEADER_BYTES, bytes.fromhex(queue_id)))
 
 
 @dataclass(slots=True)

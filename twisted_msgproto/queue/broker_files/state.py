@@ -14,9 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from enum import Enum, auto
 from itertools import chain, pairwise
-from typing import Any
 
 from twisted_msgproto.core.broker.message_table import SMALL, MessageTable
 from twisted_msgproto.core.broker.terms import QueueName
@@ -29,7 +27,7 @@ from ..format import Segment as LogSegment
 from ..recovery import QUARANTINE, opened
 from ..segment_log import SegmentLog
 from ..troubles import REMEDY, Troubles, failure
-from . import names, overflow, queue_scan, settled
+from . import names, queue_scan, settled
 from .marks import OPEN_END, Marks, ranges_of
 from .message_frames import Bodies, Frame, Loaded, neighbours_joined
 from .names import FILE as NAMES_FILE
@@ -46,11 +44,6 @@ PIN_SHARE = 4
 READING, COPYING, MOVING = "messages of queues", "messages that wait for long", "old messages"
 CALM_SECONDS = 5.0
 """Messages can be read again when nothing has failed for this time: who waits asks every second."""
-
-
-class _Note(Enum):
-    SETTLED = auto()
-    MOVED = auto()
 
 
 class BrokerState:
@@ -75,11 +68,11 @@ class BrokerState:
         self._mutex = threading.Lock()  # guards what follows, and is held while files are written
         self._reading = threading.Lock()
         self._marks = Marks()
-        self._noted: deque[tuple[_Note, Any]] = deque()
+        self._settled: deque[Sequence[int]] = deque()
+        self._moved: deque[tuple[Sequence[int], QueueName]] = deque()
         self._noting = threading.Lock()  # guards the next one, for moments only
-        self._tries = MessageTable(
-            SMALL
-        )  # a message may come back again and again while the disk stalls
+        # A message may come back again and again while the disk stalls.
+        self._tries = MessageTable(SMALL)
         self._appended: deque[tuple[int, int, int]] = deque()
         self._wanted: list[tuple[int, int]] = []  # segments that are to be copied
         self._copied: set[int] = set()  # and those that are
@@ -130,7 +123,9 @@ class BrokerState:
             path = os.path.join(self._directory, settled.FILE)
             if not found.ours:
                 self._report(f"broker: {path} is damaged or is another queue's: {again}")
-                self._put_aside(settled.FILE)
+                aside = os.path.join(self._log.directory, QUARANTINE)
+                self._log.disk.make_directory(aside)
+                self._log.disk.rename(path, os.path.join(aside, f"broker-{settled.FILE}"))
             nonsense = settled.taken(found.groups, self._marks)
             # What is there may be what a disk could not write, if that process was killed then.
             self._dirty = True
@@ -152,11 +147,6 @@ class BrokerState:
                 f"broker: {os.path.join(self._directory, NAMES_FILE)} is missing, damaged or "
                 "another queue's: its queues are known from their messages alone"
             )
-
-    def _put_aside(self, name: str) -> None:
-        disk, aside = self._log.disk, os.path.join(self._log.directory, QUARANTINE)
-        disk.make_directory(aside)
-        disk.rename(os.path.join(self._directory, name), os.path.join(aside, f"broker-{name}"))
 
     def restored(self) -> queue_scan.Queues:
         """Return what waits in each queue, in order; queues without messages are there too.
@@ -211,16 +201,14 @@ class BrokerState:
     def _frames(
         self, segment: LogSegment, damaged: Callable[[Record, QueueCorrupt], None]
     ) -> Iterator[Frame]:
-        return queue_scan.frames(segment, self._marks, self._end_of(segment), damaged)
+        end = min(self._marks.begun(segment.first).end, self._log.end)
+        return queue_scan.frames(segment, self._marks, end, damaged)
 
     def _tell_damaged(self, record: Record, error: QueueCorrupt) -> None:
         self._report(
             f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
             "what they held is in no queue"
         )
-
-    def _end_of(self, segment: LogSegment) -> int:
-        return min(self._marks.begun(segment.first).end, self._log.end)
 
     def _opened(self, first: int) -> AbstractContextManager[LogSegment]:
         log = self._log
@@ -235,7 +223,7 @@ class BrokerState:
 
     def settle(self, message_ids: Sequence[int]) -> None:
         """Note that these messages are done with; ``message_ids`` may not change any more."""
-        self._noted.append((_Note.SETTLED, message_ids))
+        self._settled.append(message_ids)
 
     def tried(self, tries: Mapping[int, int]) -> None:
         with self._noting:
@@ -243,7 +231,7 @@ class BrokerState:
 
     def move(self, message_ids: Sequence[int], to: QueueName, *, tries: bool) -> None:
         """Note that messages are in the queue ``to`` from now on; ``tries``: with their tries."""
-        self._noted.append((_Note.MOVED, (message_ids, to)))
+        self._moved.append((message_ids, to))
         if not tries:
             with self._noting:
                 for message_id in message_ids:
@@ -373,14 +361,12 @@ class BrokerState:
     def _take_noted(self) -> Group:
         group = Group()
         message_ids: list[int] = []
-        while self._noted:
-            note, what = self._noted.popleft()
-            if note is _Note.SETTLED:
-                message_ids.extend(what)
-            else:
-                group.moved.note(*what)
+        while self._settled:
+            message_ids.extend(self._settled.popleft())
         group.settled = ranges_of(message_ids)
-        with self._noting:  # behind the others: nothing is tried after it is settled
+        while self._moved:  # behind those: nothing is moved, or tried, after it is settled
+            group.moved.note(*self._moved.popleft())
+        with self._noting:
             group.tries, self._tries = self._tries, MessageTable(SMALL)
         return group
 
@@ -492,10 +478,6 @@ class BrokerState:
 
 def has_broker(disk: Disk, directory: str) -> bool:
     return read_file(disk, os.path.join(directory, DIRECTORY, names.FILE)) is not None
-
-
-def log_of(directory: str) -> str:
-    return os.path.join(directory, DIRECTORY, overflow.DIRECTORY)
 
 
 def faults(disk: Disk, directory: str, queue_id: str) -> Iterator[str]:
