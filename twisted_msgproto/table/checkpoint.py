@@ -37,7 +37,7 @@ from .snapshot import (
     stored_actions,
     unreadable,
 )
-from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, LocalStorage, Storage
+from .storage import LOG, LocalStorage, Storage, is_temporary
 
 LAST_CHECKPOINT = "_last_checkpoint"
 EMPTY = "EMPTY"
@@ -190,20 +190,15 @@ def clean_log(storage: Storage, properties: Mapping[str, str], until: int, now: 
     needless = [
         name
         for name, modified in times.items()
-        if name.startswith(TEMPORARY_PREFIX)
-        and name.endswith(TEMPORARY_SUFFIX)
-        and modified <= now - LEFTOVER_SECONDS  # of a writer that was killed
+        if is_temporary(name) and modified <= now - LEFTOVER_SECONDS  # of a writer that was killed
     ]
     if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
-        needless += _expired(storage, times, until, now - retention_seconds(properties))
+        kept = _seconds(properties, "delta.logRetentionDuration", LOG_RETENTION_HOURS * 3600.0)
+        needless += _expired(storage, times, until, now - kept)
     for name in needless:
         with contextlib.suppress(FileNotFoundError):
             storage.delete(f"{LOG}/{name}")
     return needless
-
-
-def retention_seconds(properties: Mapping[str, str]) -> float:
-    return _seconds(properties, "delta.logRetentionDuration", LOG_RETENTION_HOURS * 3600.0)
 
 
 def _seconds(properties: Mapping[str, str], name: str, otherwise: float) -> float:
@@ -292,7 +287,9 @@ def _mend_versions(
             commits.append(read_version(storage, version))
         except Torn as error:
             return [_mend_last(storage, version, newest, str(error), clock)]
-    for commit in _since_own(commits):
+    # Before our last one everything was durable.
+    own = [place for place, commit in enumerate(commits) if commit.run is not None]
+    for commit in commits[own[-1] if own else 0 :]:
         gone = _not_whole(storage, commit, commits)
         if gone:
             return [_mend_last(storage, commit.version, newest, f"{gone} is not whole", clock)]
@@ -308,14 +305,7 @@ def _mend_last(
             f"version {version} of {storage.location} is torn ({reason}), {behind}: restore the "
             "table's folder from a copy, or land the queues in a new table"
         )
-    _make_empty(storage, version, reason, clock)
-    return f"version {version} is empty now: a loss of power has torn it ({reason})"
-
-
-def _make_empty(
-    storage: LocalStorage, version: int, reason: str, clock: Callable[[], float]
-) -> None:
-    """Replace a torn version, durably, by one of no run: what came before is still checked."""
+    # Replaced, durably, by one of no run: what came before is still checked.
     info = {
         "timestamp": int(clock() * 1000),
         "operation": EMPTY,
@@ -324,12 +314,7 @@ def _make_empty(
     }
     data = json.dumps({"commitInfo": info}).encode() + b"\n"
     storage.put(f"{LOG}/{version_name(version)}", data)
-
-
-def _since_own(commits: list[Commit]) -> list[Commit]:
-    """Return the versions from our last one on, before which everything was durable."""
-    own = [place for place, commit in enumerate(commits) if commit.run is not None]
-    return commits[own[-1] :] if own else commits
+    return f"version {version} is empty now: a loss of power has torn it ({reason})"
 
 
 def _not_whole(storage: LocalStorage, commit: Commit, commits: list[Commit]) -> str:

@@ -104,9 +104,8 @@ class Blocks:
                 noted.body(row, str(error))
             for append, path in paths:
                 append(walk(document, path))
-        if self._arrow is not None and 2 * len(rows) > len(
-            bodies
-        ):  # a few that do not fit say nothing of the others
+        # A few that do not fit say nothing of the others.
+        if self._arrow is not None and 2 * len(rows) > len(bodies):
             for column in self._members:
                 last = next((one for one in reversed(values[column.name]) if one is not None), None)
                 self._arrow.learn(column, last)
@@ -420,11 +419,9 @@ def _times(texts: pa.Array) -> pa.Array:
 
 def _from_year_one(times: pa.Array, number: pa.DataType) -> pa.Array:
     """Leave those of other years to the reference, which refuses them."""
-    day = 86_400_000_000 if number == pa.int64() else 1
-    least, most = MICROS_MIN, MICROS_MAX
-    if day == 1:
-        least, most = least // 86_400_000_000, most // 86_400_000_000
-    return _between(times.cast(number), least, most).cast(times.type)
+    unit = 1 if number == pa.int64() else 86_400_000_000
+    whole = _between(times.cast(number), MICROS_MIN // unit, MICROS_MAX // unit)
+    return whole.cast(times.type)
 
 
 def _lists(kind: pa.DataType, format: str | None, raw: pa.Array) -> Result:

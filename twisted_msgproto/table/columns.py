@@ -564,6 +564,11 @@ def _column(name: str, settings: object) -> Column:
         raise ConfigurationError(
             f"the column {name!r} is of type {type_name}, which fields do not have: they are texts"
         )
+    required = settings.get("required", False)
+    if not isinstance(required, bool):
+        raise ConfigurationError(
+            f"the column {name!r}: required is true or false, not {required!r}"
+        )
     return Column(
         name,
         kind,
@@ -571,7 +576,7 @@ def _column(name: str, settings: object) -> Column:
         in_fields,
         is_json,
         _format(name, kind, settings.get("format")),
-        _truth(name, "required", settings.get("required", False)),
+        required,
     )
 
 
@@ -636,10 +641,4 @@ def _format(column: str, kind: pa.DataType, given: object) -> str | None:
             f"the column {column!r} has the format {given!r}; a format is {epochs}one of "
             "Python's strptime, as %d/%b/%Y:%H:%M:%S %z"
         )
-    return given
-
-
-def _truth(column: str, key: str, given: object) -> bool:
-    if not isinstance(given, bool):
-        raise ConfigurationError(f"the column {column!r}: {key} is true or false, not {given!r}")
     return given

@@ -66,15 +66,11 @@ def choose(
     ]
 
 
-def _age(file: DataFile) -> tuple[int, str]:
-    return file.modified, file.path
-
-
 def groups(files: Iterable[DataFile], target: int = TARGET_BYTES) -> Iterator[list[DataFile]]:
     """Yield the files in the order they were written, at most about ``target`` bytes at once."""
     group: list[DataFile] = []
     nbytes = 0
-    for file in sorted(files, key=_age):
+    for file in sorted(files, key=lambda file: (file.modified, file.path)):
         if group and nbytes + file.size > target:
             yield group
             group, nbytes = [], 0

@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -48,7 +49,7 @@ from .properties import (
     with_columns,
 )
 from .snapshot import list_log, load, read_version
-from .storage import LOG, LocalStorage, Storage, one_line
+from .storage import LOG, LocalStorage, Storage, one_line, told
 
 KEYS = ("gateway", "offset")
 ATTEMPTS_MAX = 1000
@@ -80,7 +81,7 @@ class Table:
     def __init__(
         self, storage: Storage, clock: Callable[[], float], version: int | None = None
     ) -> None:
-        self._storage = storage
+        self.storage = storage
         self._clock = clock
         self._cleaned = clock()
         self.seen: Callable[[Commit], None] = lambda commit: None
@@ -134,11 +135,9 @@ class Table:
         """
         place, clock = _placed(location, storage, machine)
         mended: list[str] = []
-        try:
-            if isinstance(place, LocalStorage):
+        if isinstance(place, LocalStorage):
+            with told(f"cannot open {place.location}"):
                 mended = mend(place, clock)
-        except OSError as error:
-            raise TableError(f"cannot open {place.location}: {one_line(error)}") from error
         place.prove()
         table = cls(place, clock)
         table.mended = tuple(mended)
@@ -207,11 +206,7 @@ class Table:
 
     @property
     def location(self) -> str:
-        return self._storage.location
-
-    @property
-    def storage(self) -> Storage:
-        return self._storage
+        return self.storage.location
 
     @property
     def version(self) -> int:
@@ -243,14 +238,13 @@ class Table:
         seen: list[Commit] = []
         while True:
             version = self._state.version + 1
-            try:
-                commit = read_version(self._storage, version)
-            except FileNotFoundError:
-                return seen
-            except Torn as error:
-                raise TableError(f"version {version} of {self.location} is torn: {error}") from None
-            except OSError as error:
-                raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
+            with told(f"cannot read {self.location}"):
+                try:
+                    commit = read_version(self.storage, version)
+                except FileNotFoundError:
+                    return seen
+                except Torn as error:
+                    raise self._torn(version, error) from None
             self.seen(commit)
             self._take(commit)
             seen.append(commit)
@@ -270,7 +264,7 @@ class Table:
 
     def _files(self) -> dict[str, DataFile]:
         if self._state.files is None:
-            loaded = load(self._storage, files=True, until=self._state.version)
+            loaded = load(self.storage, files=True, until=self._state.version)
             self._state.files = loaded.state.files
             assert self._state.files is not None
         return self._state.files
@@ -401,12 +395,12 @@ class Table:
             return
         files = [file for commit in self._unsynced if not commit.run for file in commit.added]
         names: list[str] = []
-        if self._sync_all and self._storage.local:
+        if self._sync_all and self.storage.local:
             files += self.files()
             names = [f"{LOG}/{name}" for name in (*self._base.names, LAST_CHECKPOINT)]
         versions = [f"{LOG}/{version_name(commit.version)}" for commit in self._unsynced]
         try:
-            self._storage.sync(versions, [*(file.path for file in files), *names])
+            self.storage.sync(versions, [*(file.path for file in files), *names])
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 self._look_behind()
@@ -425,15 +419,15 @@ class Table:
         self.sync()
         try:
             self._base = write_checkpoint(
-                self._storage, self._base, self.version, self.properties, self._clock()
+                self.storage, self._base, self.version, self.properties, self._clock()
             )
             self._next_checkpoint = self._base.version + CHECKPOINT_EVERY
             if not 0 <= self._clock() - self._cleaned < CLEAN_SECONDS:  # it may be set back
                 self._cleaned = self._clock()
-                clean_log(self._storage, self.properties, self._base.version, self._clock())
+                clean_log(self.storage, self.properties, self._base.version, self._clock())
         except FileNotFoundError:
             # Another writer cleaned the log; only where it begins has changed.
-            self._base = load(self._storage, until=self.version).base
+            self._base = load(self.storage, until=self.version).base
             self._next_checkpoint = self._base.version + CHECKPOINT_EVERY
         except OSError as error:
             raise TableError(
@@ -456,7 +450,7 @@ class Table:
             self._check(proposal)
             now, number = int(self._clock() * 1000), self.version + 1
             try:
-                self._storage.put_new(f"{LOG}/{version_name(number)}", proposal.lines(now))
+                self.storage.put_new(f"{LOG}/{version_name(number)}", proposal.lines(now))
             except FileExistsError:
                 # Somebody else's, or this very one: the store wrote it, and the answer was lost.
                 if not self.refresh():
@@ -464,7 +458,7 @@ class Table:
                         f"a version of {self.location} went as soon as it was made"
                     ) from None
             except OSError as error:
-                if self._storage.local or not self.refresh():
+                if self.storage.local or not self.refresh():
                     raise TableError(
                         f"cannot commit to {self.location}: {one_line(error)}"
                     ) from error
@@ -500,23 +494,18 @@ class Table:
         version: a RESTORE among them must be met. Raises TableChanged.
         """
         name = version_name(self.version)
-        try:
-            nbytes = self._storage.read(f"{LOG}/{name}")
-            # Others may have gone on with an older copy, up to this number and beyond.
-            if self._last is None or stamp_of(nbytes) == self._last.stamp:
-                return
+        with told(f"cannot read {self.location}"), suppress(FileNotFoundError):
+            nbytes = self.storage.read(f"{LOG}/{name}")
+            try:
+                # Others may have gone on with an older copy, up to this number and beyond.
+                if self._last is None or stamp_of(nbytes) == self._last.stamp:
+                    return
+            except Torn as error:
+                raise self._torn(self.version, error) from None
             raise self._replaced()
-        except FileNotFoundError:
-            pass
-        except Torn as error:
-            raise TableError(
-                f"version {self.version} of {self.location} is torn: {error}"
-            ) from None
-        except OSError as error:
-            raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
-        if not exists(self._storage):
+        if not exists(self.storage):
             raise self._replaced()
-        loaded = load(self._storage)
+        loaded = load(self.storage)
         before = self._metadata
         if (
             loaded.state.metadata is None
@@ -530,6 +519,9 @@ class Table:
                 f"version {self.version + 1} of {self.location} was cleaned away before it was "
                 "read here, so what it did is not known; start anew to see what can be done"
             )
+
+    def _torn(self, version: int, error: Torn) -> TableError:
+        return TableError(f"version {version} of {self.location} is torn: {error}")
 
     def _replaced(self) -> TableChanged:
         return TableChanged(
@@ -579,16 +571,15 @@ class Table:
         Somebody may take it for a rest: another program's vacuum that keeps nothing, or one whose
         clock is wrong. A version that names it would lose its rows.
         """
-        try:
-            for file in files:
-                self._storage.size(file.path)
-        except FileNotFoundError:
-            raise TableError(
-                f"the file {file.path} of {self.location} was removed before it was committed: "
-                "another program has vacuumed the table"
-            ) from None
-        except OSError as error:
-            raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
+        with told(f"cannot read {self.location}"):
+            try:
+                for file in files:
+                    self.storage.size(file.path)
+            except FileNotFoundError:
+                raise TableError(
+                    f"the file {file.path} of {self.location} was removed before it was committed: "
+                    "another program has vacuumed the table"
+                ) from None
 
     def _check_protocol(self) -> None:
         assert self._state.protocol is not None
@@ -611,7 +602,7 @@ class Table:
         self.check_features()
         for constraint in constraints_of(self._metadata):
             for file in files:
-                rows = columns_of(self._storage, file, constraint.columns, self.schema)
+                rows = columns_of(self.storage, file, constraint.columns, self.schema)
                 broken = rows.filter(pc.invert(constraint.holds(rows)))
                 if broken.num_rows:
                     keys = [
@@ -650,10 +641,8 @@ class Table:
 
 def exists(storage: Storage) -> bool:
     """Return whether there is a table, whole or not."""
-    try:
+    with told(f"cannot read {storage.location}"):
         return list_log(storage).exists
-    except OSError as error:
-        raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
 
 
 def _placed(

@@ -24,7 +24,7 @@ from . import plan
 from .actions import Commit, DataFile
 from .delta_table import Table
 from .row_offsets import Offsets, covered, has_keys, read_offsets, size, without
-from .storage import LocalStorage, Storage, one_line
+from .storage import LocalStorage, Storage, one_line, told
 
 PREFIX = "msgproto-erased:"
 FOLDER = "_bridge/erased"
@@ -61,12 +61,10 @@ def write(storage: Storage, name: str, erased: Erased) -> dict[str, int]:
 
 def put(storage: Storage, path: str, data: bytes) -> None:
     """Make a durable file of notes, before the version that names it."""
-    try:
+    with told(f"cannot write {path} of {storage.location}"):
         if isinstance(storage, LocalStorage):
             storage.make_folder(path)
         storage.put(path, data)
-    except OSError as error:
-        raise TableError(f"cannot write {path} of {storage.location}: {one_line(error)}") from error
 
 
 class Notes:
@@ -180,12 +178,11 @@ def erased_by(table: Table, commit: Commit) -> dict[str, list[Range]]:
 
 
 def _keys(storage: Storage, commit: Commit, files: Iterable[DataFile]) -> Offsets:
-    try:
-        sized = [replace(one, size=one.size or storage.size(one.path)) for one in files]
-    except FileNotFoundError:
-        raise _refused(storage, commit, "took out files which are gone already") from None
-    except OSError as error:
-        raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
+    with told(f"cannot read {storage.location}"):
+        try:
+            sized = [replace(one, size=one.size or storage.size(one.path)) for one in files]
+        except FileNotFoundError:
+            raise _refused(storage, commit, "took out files which are gone already") from None
     found = read_offsets(storage, sized)
     if found.lost:
         path, reason = min(found.lost.items())

@@ -41,9 +41,6 @@ class Range:
     erased: tuple[tuple[int, int], ...] = ()
     """Rows of these ranges were erased from the table and do not land again."""
 
-    def between(self, lo: int, hi: int) -> Range:
-        return replace(self, lo=lo, hi=hi)
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -175,7 +172,7 @@ def cut(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
             if hi <= lo:
                 parts.append([])
                 continue
-            parts[-1].append(part.between(lo, hi))
+            parts[-1].append(replace(part, lo=lo, hi=hi))
             taken += hi - lo
             lo = hi
     return [part for part in parts if part]

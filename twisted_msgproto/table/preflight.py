@@ -142,7 +142,7 @@ def check_schema(table: Table, schema: pa.Schema, *, grows: bool = False) -> Non
                     f"the table {table.location} has no column {column.name!r}: it is not a table "
                     "of what this bridge lands; choose another location"
                 )
-        elif not _same_type(column.type, has[column.name].type):
+        elif _plain(column.type) != _plain(has[column.name].type):
             raise ConfigurationError(
                 f"the column {column.name!r} of the table {table.location} is of type "
                 f"{has[column.name].type}, not {column.type}; give the new one another name, or "
@@ -165,12 +165,8 @@ def check_schema(table: Table, schema: pa.Schema, *, grows: bool = False) -> Non
             )
 
 
-def _same_type(ours: pa.DataType, theirs: pa.DataType) -> bool:
-    """Return whether both are one Delta type, which pyarrow may call by several names."""
-    return _plain(ours) == _plain(theirs)
-
-
 def _plain(kind: pa.DataType) -> str:
+    # One Delta type, which pyarrow may call by several names.
     if pa.types.is_map(kind):
         return f"map<{_plain(kind.key_type)},{_plain(kind.item_type)}>"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,11 +49,11 @@ from .row_offsets import (
 from .snapshot import READ_ERRORS, list_log, read_version, stored_actions, unreadable
 from .storage import (
     LOG,
-    TEMPORARY_PREFIX,
-    TEMPORARY_SUFFIX,
     LocalStorage,
     Storage,
-    one_line,
+    is_temporary,
+    temporary_name,
+    told,
     verify_tells,
 )
 
@@ -87,7 +86,7 @@ def vacuum(
             f"vacuum keeps what was needed in the last {HOURS_MIN} hours; {hours:g} hours are fewer"
         )
     done = Vacuumed()
-    try:
+    with told(f"cannot vacuum {table.location}"):
         now = time_of(table, dry_run=dry_run) if clock is None else clock()
         since = now - hours * 3600
         # The folder comes first: what is committed after this look is not among the candidates.
@@ -104,8 +103,6 @@ def vacuum(
             table.sync()  # what took the place of these files survives before they go
             for path in done.paths:
                 _remove(table.storage, path)
-    except OSError as error:
-        raise TableError(f"cannot vacuum {table.location}: {one_line(error)}") from error
     return done
 
 
@@ -118,9 +115,9 @@ def time_of(table: Table, *, dry_run: bool) -> float:
     now, storage = time.time(), table.storage
     if dry_run:
         return now
-    path = f"{LOG}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
+    path = f"{LOG}/{temporary_name()}"
     filesystem = storage.filesystem()
-    try:
+    with told(f"cannot write in {table.location}"):
         with filesystem.open_output_stream(path) as stream:
             if not storage.local:  # a full disk has no room for bytes, and vacuum is to make room
                 stream.write(b"What time is it?")
@@ -129,8 +126,6 @@ def time_of(table: Table, *, dry_run: bool) -> float:
             return min(now, _modified(info))
         finally:
             _remove(storage, path)
-    except OSError as error:
-        raise TableError(f"cannot write in {table.location}: {one_line(error)}") from error
 
 
 def removed_since(table: Table, since: float) -> set[str]:
@@ -164,7 +159,8 @@ def _unlogged(storage: Storage) -> Iterator[Any]:
         if info.type != pafs.FileType.File or info.path.startswith(others):
             continue
         listed = info.path.startswith(dead_letters.FOLDER)  # of a bridge that was killed, perhaps
-        if _is_data(info.path) or _is_rest(info.path) or listed:
+        folder, _, name = info.path.rpartition("/")
+        if listed or _is_data(info.path) or (folder == LOG and is_temporary(name)):
             yield info
 
 
@@ -193,11 +189,6 @@ def _data_of(path: str) -> str:
     if name.startswith(".") and name.endswith(CHECKSUM):
         name = name[1 : -len(CHECKSUM)]
     return folder + slash + name
-
-
-def _is_rest(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    return folder == LOG and name.startswith(TEMPORARY_PREFIX) and name.endswith(TEMPORARY_SUFFIX)
 
 
 def _modified(info: Any) -> float:
@@ -425,7 +416,7 @@ def _purge(table: Table) -> list[str]:
     """Delete the files that versions took out to be purged; a kill may have been between."""
     table.maintain(at_once=True)
     storage = table.storage
-    try:
+    with told(f"cannot purge {table.location}"):
         gone: set[str] = set()
         table.refresh()
         for version in list_log(storage).until(table.version):
@@ -442,6 +433,4 @@ def _purge(table: Table) -> list[str]:
         if isinstance(storage, LocalStorage):
             for folder in sorted({path.rpartition("/")[0] for path in purged}):
                 storage.disk.sync_directory(storage.path(folder))
-    except OSError as error:
-        raise TableError(f"cannot purge {table.location}: {one_line(error)}") from error
     return purged

@@ -226,24 +226,14 @@ def groups_of(
 ) -> Iterator[pa.Table]:
     """Yield the row groups of a file, or raise FileLost."""
     footer = read_footer(storage, file)
+    wanted = None if columns is None else [*columns]
     for group in range(footer.num_row_groups):
-        yield read_group(storage, file, footer, group, columns)
-
-
-def read_group(
-    storage: Storage,
-    file: DataFile,
-    footer: pq.FileMetaData,
-    group: int,
-    columns: Sequence[str] | None = None,
-) -> pa.Table:
-    try:
-        with storage.filesystem().open_input_file(file.path) as source:
-            parquet = pq.ParquetFile(source, metadata=footer)
-            rows = parquet.read_row_group(group, columns=None if columns is None else [*columns])
-            return _plain(rows)
-    except (OSError, pa.ArrowException) as error:
-        raise _judged(storage, file, error) from error
+        try:
+            with storage.filesystem().open_input_file(file.path) as source:
+                rows = pq.ParquetFile(source, metadata=footer).read_row_group(group, wanted)
+        except (OSError, pa.ArrowException) as error:
+            raise _judged(storage, file, error) from error
+        yield _plain(rows)
 
 
 def _plain(rows: pa.Table) -> pa.Table:
@@ -304,12 +294,17 @@ END = 1 << 63
 
 def bounds_of(file: DataFile) -> Range:
     """Return between which offsets a file's rows are, as its statistics say; else all of them."""
+    found = _extremes(file, "offset", int)
+    return (found[0], found[1] + 1) if found else (0, END)
+
+
+def _extremes(file: DataFile, column: str, kind: type) -> tuple[Any, Any] | None:
     try:
         statistics = json.loads(file.statistics)
-        least, most = (statistics[name]["offset"] for name in ("minValues", "maxValues"))
-        return least, most + 1
+        least, most = (statistics[name][column] for name in ("minValues", "maxValues"))
     except (ValueError, KeyError, TypeError):
-        return 0, END
+        return None
+    return (least, most) if isinstance(least, kind) and isinstance(most, kind) else None
 
 
 def may_hold(file: DataFile, low: int, high: int) -> bool:
@@ -320,9 +315,5 @@ def may_hold(file: DataFile, low: int, high: int) -> bool:
 
 def may_be_of(file: DataFile, gateway: str) -> bool:
     """Return whether a file may have rows of a gateway, as its statistics say."""
-    try:
-        statistics = json.loads(file.statistics)
-        least, most = (statistics[name]["gateway"] for name in ("minValues", "maxValues"))
-        return bool(least <= gateway <= most)
-    except (ValueError, KeyError, TypeError):
-        return True
+    found = _extremes(file, "gateway", str)
+    return found is None or bool(found[0] <= gateway <= found[1])

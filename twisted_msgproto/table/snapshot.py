@@ -23,7 +23,7 @@ from .actions import (
     parse_protocol,
     version_name,
 )
-from .storage import LOG, Storage, one_line
+from .storage import LOG, Storage, one_line, told
 
 VERSION = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
@@ -171,10 +171,8 @@ def check_checkpoint(storage: Storage, names: Sequence[str]) -> None:
 
 def load(storage: Storage, *, files: bool = False, until: int | None = None) -> Loaded:
     """Return the newest state of a table, or its state at the version ``until``."""
-    try:
+    with told(f"cannot read {storage.location}"):
         listing = list_log(storage)
-    except OSError as error:
-        raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
     if not listing.exists:
         raise TableError(f"{storage.location} is not a table: it has no {LOG}")
     newest = listing.newest if until is None else min(until, listing.newest)

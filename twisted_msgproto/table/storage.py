@@ -20,11 +20,17 @@ from ..core.errors import TableError
 LOG = "_delta_log"
 PRIVATE = "_msgproto"
 """A folder for files that are no part of the table; readers skip names with this beginning."""
-TEMPORARY_PREFIX = "_commit_"
-TEMPORARY_SUFFIX = ".json.tmp"
-"""delta-rs uses these names for the same purpose, so that either cleans up after the other."""
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 ERROR_LINE_MAX = 300
+
+
+def temporary_name() -> str:
+    """Return one of delta-rs for the same purpose, so that either cleans up after the other."""
+    return f"_commit_{uuid.uuid4().hex}.json.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    return name.startswith("_commit_") and name.endswith(".json.tmp")
 
 
 class Storage(Protocol):
@@ -164,7 +170,7 @@ class LocalStorage:
     @contextlib.contextmanager
     def _temporary(self, data: bytes, *, stays: bool = False) -> Iterator[str]:
         """A synced file beside the log's; it is gone afterwards unless it got another name."""
-        path = self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        path = self.log_path(temporary_name())
         try:
             write_file(self.disk, path, data)
             yield path
@@ -189,6 +195,15 @@ class LocalStorage:
 
     def prove(self) -> None:
         """Links do: see :meth:`put_new`."""
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Raise TableError, which begins with ``what``, for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise TableError(f"{what}: {one_line(error)}") from error
 
 
 def verify_tells(location: str) -> str:
