@@ -281,8 +281,9 @@ def test_a_bridge_that_runs_says_so_and_one_that_was_killed_is_silent() -> None:
     assert shown_bridge(WELL, 101.0 + SILENT_SECONDS)["state"] == "silent"
     assert shown_bridge(WELL | {"state": "ended"}, 1e6)["state"] == "ended"
     resting = WELL | {"state": "ended", "rests_until": 200.0}
-    states = [shown_bridge(resting, now)["state"] for now in (199.0, 200.0)]
-    assert states == ["resting", "overdue"]
+    shown = [shown_bridge(resting, now) for now in (199.0, 200.0, 203.0)]
+    assert [one["state"] for one in shown] == ["resting", "overdue", "overdue"]
+    assert [one["late_seconds"] for one in shown] == [0.0, 0.0, 3.0]
 
 
 @pytest.mark.parametrize(

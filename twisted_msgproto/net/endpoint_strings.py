@@ -203,19 +203,14 @@ def certificates_in(pem: bytes) -> list[Certificate]:
     return found
 
 
-def key_file(description: str) -> str | None:
-    kind, *parts = parts_of(description.removeprefix(f"{PROXIED}:"))
-    if kind != Part(None, "ssl"):
-        return None
-    return _named(kind.text, parts, SERVERS[kind.text]).get("privateKey", SSL_KEY)
-
-
-def certificate_file(description: str) -> str | None:
+def tls_files(description: str) -> tuple[str, str] | None:
+    """Return the files of key and certificate that ``ssl:…`` or ``mtls:…`` names."""
     kind, *parts = parts_of(description.removeprefix(f"{PROXIED}:"))
     if kind not in (Part(None, "ssl"), Part(None, "mtls")):
         return None
     named = _named(kind.text, parts, SERVERS[kind.text])
-    return named.get("certKey") or named.get("privateKey", SSL_KEY)
+    key = named.get("privateKey", SSL_KEY)
+    return key, named.get("certKey") or key
 
 
 def refuse_passphrase(path: str | os.PathLike[str], pem: bytes) -> None:

@@ -43,12 +43,11 @@ from ..core.reasons import cannot_listen
 from .endpoint_strings import (
     PORT_MOST,
     SERVERS,
-    certificate_file,
     certificates_in,
     check_parts,
     file_trouble,
-    key_file,
     refuse_passphrase,
+    tls_files,
 )
 from .factory import SessionFactory, host_of, peer_name
 from .process import alone_in
@@ -237,9 +236,9 @@ def check_endpoint(description: str) -> None:
 
 
 def _check_key(description: str) -> None:
-    key = key_file(description)
-    if key is not None:
-        refuse_passphrase(key, Path(key).read_bytes())
+    named = tls_files(description)
+    if named is not None and kind_of(description) == "ssl":  # mtls: says it itself
+        refuse_passphrase(named[0], Path(named[0]).read_bytes())
 
 
 def check_directory(description: str) -> None:
@@ -260,12 +259,12 @@ def check_directory(description: str) -> None:
 
 
 def outdated(description: str) -> list[str]:
-    file, directory = certificate_file(description), tls_directory(description)
+    named, directory = tls_files(description), tls_directory(description)
     found: list[Any] = []
     if directory is not None:
         found = [one.certificate for one in certificates_of(directory).values()]
-    elif file is not None:
-        found = [certificates_in(Path(file).read_bytes())[0].original]
+    elif named is not None:
+        found = [certificates_in(Path(named[1]).read_bytes())[0].original]
     certificates = [one.to_cryptography() for one in found]
     times = {(one.not_valid_before_utc, one.not_valid_after_utc) for one in certificates}
     return [

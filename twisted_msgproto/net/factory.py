@@ -458,13 +458,10 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
 
     def addressKnown(self, protocol: Any, host: str) -> bool:
         """Count the connection for the client's address, and no more for the proxy's."""
-        before = self.liveConnections.get(protocol)
-        if before is None:
-            return True
-        if not self.addressMoves(before, host):
-            return False
-        self.liveConnections[protocol] = host
-        return True
+        stays = self.addressMoves(self.liveConnections[protocol], host)
+        if stays:
+            self.liveConnections[protocol] = host
+        return stays
 
     def addressMoves(self, before: str, host: str) -> bool:
         """Count a connection for ``host`` and no more for ``before``; False if ``host`` has too

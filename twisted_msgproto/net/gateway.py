@@ -170,8 +170,6 @@ class Gateway(MultiService):
                 shared=self.shared,
                 **settings,
             )
-        except MsgprotoError:
-            raise
         except Exception as error:
             if not own_factory:
                 raise

@@ -294,7 +294,8 @@ class ServerOptions(LegibleOptions):
 
     def opt_class(self, name: str) -> None:
         """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""
-        bases = [base for base in (self._serverClass(), self.serverFactory) if base is not None]
+        server = self.serverClass or getattr(self.serverFactory, "protocol", None)
+        bases = [base for base in (server, self.serverFactory) if base is not None]
         with usage_errors(f"class {name!r}: "):
             found = import_object(name)[1]
         if not isinstance(found, type) or not issubclass(found, tuple(bases)):
@@ -302,9 +303,6 @@ class ServerOptions(LegibleOptions):
             raise usage.UsageError(f"class {name!r}: it has to be a subclass of {names}")
         self.subclass = found
         self["class"] = name
-
-    def _serverClass(self) -> type | None:
-        return self.serverClass or getattr(self.serverFactory, "protocol", None)
 
     def opt_sink(self, name: str) -> None:
         """Messages are made safe by this sink: a registered name, or MODULE:NAME."""

@@ -71,7 +71,9 @@ class GatewayFigures:
 
     def latest(self) -> Deferred[Figures]:
         def with_sessions(summary: Figures) -> Figures:
-            return {**summary, "sessions": self._first_sessions()}
+            answer: Figures = {}
+            list(self._search("", "", "", answer))
+            return {**summary, "sessions": answer["sessions"]}
 
         return self.summary().addCallback(with_sessions)
 
@@ -222,7 +224,8 @@ class GatewayFigures:
                 continue
             if not state and not wanted:
                 found += len(factory.liveConnections)
-                sessions += _first_sessions(factory, SHOWN_MAX - len(sessions))
+                first = islice(factory.liveConnections, SHOWN_MAX - len(sessions))
+                sessions += [_shown_session(factory.protocolName, session) for session in first]
                 continue
             for number, session in enumerate(list(factory.liveConnections), 1):
                 if state in ("", _name_of(_state_of(session))):
@@ -256,12 +259,6 @@ class GatewayFigures:
         figures["limits"] = self._limits(protocols)
         figures["sessions_total"] = sum(one["connections"] for one in protocols.values())
 
-    def _first_sessions(self) -> list[Figures]:
-        shown: list[Figures] = []
-        for factory in self._gateway.factories:
-            shown += _first_sessions(factory, SHOWN_MAX - len(shown))
-        return shown
-
 
 def _walk_states(factory: Any, states: Counter[Any]) -> None:
     """Count the states that ``states`` lacks: of MTL, whose sessions share a machine, and of
@@ -270,13 +267,6 @@ def _walk_states(factory: Any, states: Counter[Any]) -> None:
     tracks = factory.counters.tracks if states else lambda _: False
     live = [one for one in factory.liveConnections if not tracks(getattr(one, "link", None))]
     states.update(map(_state_of, live))  # by the state itself, because its name takes longer
-
-
-def _first_sessions(factory: Any, most: int) -> list[Figures]:
-    return [
-        _shown_session(factory.protocolName, session)
-        for session in islice(factory.liveConnections, most)
-    ]
 
 
 def _passed_to(result: Any, answer: Deferred[Any]) -> None:

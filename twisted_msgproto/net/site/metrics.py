@@ -64,7 +64,9 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         figures = self._figures
-        yield from _verdicts(figures["healthy"]["ok"], figures["safe"]["ok"])
+        healthy, safe = figures["healthy"]["ok"], figures["safe"]["ok"]
+        yield _gauge("healthy", "1 while messages can be acknowledged", healthy)
+        yield _gauge("safe", "1 while everything that was acknowledged is safe and landing", safe)
         yield _gauge(
             "uptime_seconds", "Since the gateway started", figures["gateway"]["uptime_seconds"]
         )
@@ -82,11 +84,6 @@ def exposition(figures: Mapping[str, Any]) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Collector(figures))
     return bytes(generate_latest(registry))
-
-
-def _verdicts(healthy: bool, safe: bool) -> Iterator[Any]:
-    yield _gauge("healthy", "1 while messages can be acknowledged", healthy)
-    yield _gauge("safe", "1 while everything that was acknowledged is safe and landing", safe)
 
 
 def _gauge(name: str, text: str, value: float) -> Any:

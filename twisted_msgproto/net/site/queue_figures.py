@@ -55,7 +55,9 @@ def read_figures(directory: str, now: float) -> dict[str, Any]:
     try:
         disk = os.statvfs(directory)
         shown["disk_free_bytes"] = disk.f_bavail * disk.f_frsize
-        shown["bridges"] = bridges_of(directory, now)
+        from ...queue.consumers import read_statuses  # as the writer, it needs a queue's packages
+
+        shown["bridges"] = [shown_bridge(status, now) for status in read_statuses(directory)]
         shown |= _consumers(directory, now)
         shown["unheld"] = unheld_queues(directory, now)
     except Exception as error:  # the queue is closing, or its disk fails: the rest is still known
@@ -140,12 +142,6 @@ NUMBERS: Final = (
 )
 BATCH: Final = ("batch", "rows", "seconds", "at")
 KNOWN: Final = ("offset", "lag_rows", "oldest_age_seconds")
-
-
-def bridges_of(directory: str, now: float) -> list[dict[str, Any]]:
-    from ...queue.consumers import read_statuses  # as the writer, it needs the packages of a queue
-
-    return [shown_bridge(status, now) for status in read_statuses(directory)]
 
 
 def shown_bridge(status: Mapping[str, Any], now: float) -> dict[str, Any]:
