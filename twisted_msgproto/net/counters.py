@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 
 class CounterPaths:
@@ -252,7 +251,9 @@ class FlowHistory:
 
     def start(self) -> None:
         self._sampled = self._reactor.seconds()
-        self._call.start(SAMPLE_SECONDS, now=False).addErrback(_failed)
+        self._call.start(SAMPLE_SECONDS, now=False).addErrback(
+            lambda failure: log.failure("the flow is not sampled any more", failure)
+        )
 
     def stop(self) -> None:
         if self._call.running:
@@ -293,7 +294,3 @@ def since(flow: dict[str, Any], at: int) -> dict[str, Any]:
             for name, columns in flow["protocols"].items()
         },
     }
-
-
-def _failed(failure: Failure) -> None:
-    log.failure("the flow is not sampled any more", failure)

@@ -19,7 +19,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from twisted.application.service import IServiceCollection
 from twisted.internet import endpoints, tcp
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
@@ -51,8 +50,8 @@ from .endpoint_strings import (
 )
 from .factory import SessionFactory, host_of, peer_name
 from .process import alone_in
-from .reloading import Change
-from .tls import BACKLOG, TlsFactory, certificates_of, tls_from_directory, tls_with
+from .reloading import Change, services_in
+from .tls import BACKLOG, FromDirectory, TlsFactory, certificates_of, tls_with
 
 TLS_KINDS: Final = frozenset(("mtls", "ssl", "tls"))
 
@@ -371,11 +370,9 @@ def _names_us(lock: str) -> bool:
 
 
 def refusals(service: Any, held: Held) -> Iterator[str]:
-    if hasattr(service, "refusals"):
-        yield from service.refusals(held)
-    if IServiceCollection.providedBy(service):
-        for child in service:
-            yield from refusals(child, held)
+    for one in services_in(service):
+        if hasattr(one, "refusals"):
+            yield from one.refusals(held)
 
 
 # ── endpoints that are served ───────────────────────────────────────────────────────────────────
@@ -450,7 +447,7 @@ class ServedEndpoint:
         if wanted.tls is not None:
             factory = tls_with(wanted.tls, factory)
         elif directory is not None:
-            factory = tls_from_directory(directory, factory)
+            factory = TlsFactory(FromDirectory(directory), factory)
         return cast(Any, Proxied)(factory) if proxied else factory
 
     def reread(self, title: str) -> Iterator[Change]:

@@ -47,7 +47,7 @@ from .reloading import (
     ReloadOnHangUp,
     Reread,
     reload,
-    rereadable,
+    services_in,
     told,
 )
 from .sink import DurableSink, MessageSink
@@ -195,7 +195,8 @@ class Gateway(MultiService):
         everything is as it was.  Either is in the log, too.
         """
         try:
-            done = Reloaded(reload([*self.rereads, *rereadable(self)]), [])
+            own = [one.reread for one in services_in(self) if hasattr(one, "reread")]
+            done = Reloaded(reload([*self.rereads, *own]), [])
         except ConfigurationError as error:
             log.error("{title}: reload: {error}", title=self._title, error=error)
             raise

@@ -170,12 +170,6 @@ class Link:
         """Return when a part of an unfinished message came last; 0 if none did."""
         return self._grown_at
 
-    def oversized(self) -> None:
-        """Note that a message above the limit begins (WebSocket); the wire closes after this."""
-
-    def neverConnected(self, error: Exception) -> None:
-        """Note that the connection is gone before it could be used (WebSocket)."""
-
     def establish(self) -> None:
         """The session stands: the wire is told."""
         self._established = True
@@ -209,7 +203,7 @@ class Link:
         self._countersChanged = factory.counters.changed
         self._inputIgnored = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
-        self.wire = transport if isinstance(transport, Wire) else self._streamWire()
+        self.wire = transport if isinstance(transport, Wire) else StreamWire(self)
         self._write = self.wire.write
         self.machine = self.makeMachine()
         factory.connectionOpened(self.protocol, self.address)
@@ -233,19 +227,6 @@ class Link:
             self._handshake = clock.callLater(seconds, self._handshakeExpired)
         else:
             self._secure()
-
-    def _streamWire(self) -> StreamWire:
-        factory = self.factory
-        return StreamWire(
-            self.transport,
-            factory.clock,
-            factory.limits["unread-seconds"],
-            self._readAtMost,
-            self.unread,
-            self.outputChanged,
-            factory.outputLedger,
-            self.heldChanged,
-        )
 
     def handshakeCompleted(self) -> None:
         """TLS stands."""

@@ -40,12 +40,11 @@ class Reloaded(NamedTuple):
     later: list[str]
 
 
-def rereadable(service: Any) -> Iterator[Reread]:
-    if hasattr(service, "reread"):
-        yield service.reread
+def services_in(service: Any) -> Iterator[Any]:
+    yield service
     if IServiceCollection.providedBy(service):
         for child in service:
-            yield from rereadable(child)
+            yield from services_in(child)
 
 
 def reload(rereads: Iterable[Reread]) -> list[str]:

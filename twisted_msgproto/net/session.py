@@ -337,6 +337,7 @@ class OrderlyLink(Link):
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
+        """Note that the connection is gone before it could be used (WebSocket)."""
         self.closeReason = error
         self._ended = self._gone = True
         self._closed()

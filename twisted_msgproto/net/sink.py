@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from os import PathLike, fsdecode
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorFromThreads
@@ -48,11 +48,8 @@ class MessageSink(Protocol):
         """
 
 
-class _Finished(NamedTuple):
-    safe: Deferred[int | None]
-    error: BaseException | None
-    first: int | None
-    brokered: MessageBatch | None
+Finished = tuple[Deferred[int | None], BaseException | None, int | None, MessageBatch | None]
+"""Whom to tell, why it is not safe or its first offset, and the batch if it is for queues."""
 
 
 @implementer(IMessageSink)
@@ -145,7 +142,7 @@ class DurableSink:
 
     def _attach(self, writer: QueueWriter) -> None:
         self.writer = writer
-        self._finished: deque[_Finished] = deque()
+        self._finished: deque[Finished] = deque()
         self._woken = False  # a call of _fire is on its way
 
     def put(self, batch: MessageBatch) -> Deferred[int | None]:
@@ -155,7 +152,7 @@ class DurableSink:
         safe: Deferred[int | None] = Deferred()
 
         def finished(error: BaseException | None, first: int | None) -> None:
-            self._finished.append(_Finished(safe, error, first, brokered))
+            self._finished.append((safe, error, first, brokered))
             # Whoever clears the flag looks at what was finished afterwards, so none is forgotten.
             if not self._woken:
                 self._woken = True

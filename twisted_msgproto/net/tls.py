@@ -186,7 +186,7 @@ def _names(certificate: Certificate) -> list[str]:
 
 
 @implementer(IOpenSSLServerConnectionCreator)
-class _FromDirectory:
+class FromDirectory:
     """Serves the certificate of the name that a client asks for, and to others the first one.
 
     Twisted's own choice writes a line for each name that it does not know, and a traceback for one
@@ -370,10 +370,6 @@ class TlsFactory(TLSMemoryBIOFactory):
 
 def tls_with(options: Any, factory: Any) -> TlsFactory:
     return TlsFactory(_FromOptions(options), factory)
-
-
-def tls_from_directory(directory: str, factory: Any) -> TlsFactory:
-    return TlsFactory(_FromDirectory(directory), factory)
 
 
 # ── mtls: ─────────────────────────────────────────────────────────────────────────────────────────

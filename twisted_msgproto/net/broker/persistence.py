@@ -127,14 +127,14 @@ class BrokerPersistence:
             del self._found[name]
         return mine
 
-    def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+    def in_thread(self, work: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         reactor = self._sink.reactor
         return deferToThreadPool(reactor, reactor.getThreadPool(), work, *arguments)
 
     def _tend(self) -> Deferred[Any]:
         assert self.state is not None
         # What cannot be written now is in its turn again; a failure would end the turns.
-        return maybeDeferred(self._in_thread, self.state.tend).addErrback(self._failed)
+        return maybeDeferred(self.in_thread, self.state.tend).addErrback(self._failed)
 
     def close(self) -> Deferred[None]:
         """Write the last settlements; fires when they are on disk."""
@@ -150,7 +150,7 @@ class BrokerPersistence:
     def _close_state(self) -> Deferred[Any] | None:
         if self.state is None:
             return None
-        closed = self._in_thread(self.state.close)
+        closed = self.in_thread(self.state.close)
         return closed.addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:
@@ -196,7 +196,7 @@ class BrokerPersistence:
         def ask() -> None:
             if self._closed is None:
                 assert self.state is not None
-                self._in_thread(self.state.declare, names).addCallbacks(done.callback, failed)
+                self.in_thread(self.state.declare, names).addCallbacks(done.callback, failed)
 
         def failed(failure: Failure) -> None:
             self.log.warn(
@@ -208,14 +208,6 @@ class BrokerPersistence:
 
         ask()
         return done
-
-    def flush(self) -> Deferred[None]:
-        assert self.state is not None
-        return self._in_thread(self.state.flush)
-
-    def load(self, message_ids: Sequence[int]) -> Deferred[Loaded]:
-        assert self.state is not None
-        return self._in_thread(self.state.load, message_ids)
 
 
 class KeptBroker(ServedBroker):
@@ -274,10 +266,10 @@ class KeptBroker(ServedBroker):
                 raise found.error
             return found.messages
 
-        return self._persistence.load(message_ids).addCallback(messages)
+        return self._persistence.in_thread(self._state.load, message_ids).addCallback(messages)
 
     def flush(self) -> Deferred[None]:
-        return self._persistence.flush()
+        return self._persistence.in_thread(self._state.flush)
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────
 
@@ -335,7 +327,9 @@ class KeptBroker(ServedBroker):
             )
             self._clock.callLater(AGAIN_SECONDS, self.store.loaded, name, ())
 
-        self._persistence.load(event.message_ids).addCallbacks(loaded, failed)
+        self._persistence.in_thread(self._state.load, event.message_ids).addCallbacks(
+            loaded, failed
+        )
 
     follows: Mapping[type[Event], Callable[[Any, Any], None]] = {
         **ServedBroker.follows,

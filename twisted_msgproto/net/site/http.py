@@ -215,9 +215,6 @@ def _error(failure: Failure) -> Answer:
 
 
 class Paths(Resource):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
     def getChild(self, path: bytes, request: Request) -> Resource:
         return Answering(_nothing)
 
@@ -336,16 +333,14 @@ class Events(Resource):
             self._next = None
 
     def _sample(self) -> None:
-        self.figures.summary().addCallback(self._send).addErrback(self._failed).addBoth(self._rest)
+        sent = self.figures.summary().addCallback(self._send)
+        sent.addErrback(lambda failure: log.failure("the figures could not be gathered", failure))
+        sent.addBoth(self._rest)
 
     def _send(self, figures: Figures) -> None:
         events: dict[int, bytes] = {}
         for listener in list(self._listeners.values()):
             listener.send(figures, events)
-
-    @staticmethod
-    def _failed(failure: Failure) -> None:
-        log.failure("the figures could not be gathered", failure)
 
     def _rest(self, _: object) -> None:
         self._next = None

@@ -290,7 +290,8 @@ def root_of(gateway: Any, events: Events, *, for_everybody: bool = False) -> Res
         wanted = {name: query.get(name, "") for name in ("protocol", "state", "text")}
         return figures.search(**wanted).addCallback(in_json)
 
-    root, broker, figures = Paths(), Paths(), events.figures
+    root, broker = Paths(), Paths()  # type: ignore[no-untyped-call]
+    figures = events.figures
     broker.putChild(b"queues", Answering(of_broker(queues)))
     broker.putChild(b"peek", Answering(operators(of_broker(peek))))
     broker.putChild(b"purge", Answering(operators(of_broker(purge)), changes=True))

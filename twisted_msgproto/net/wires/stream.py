@@ -24,6 +24,7 @@ from twisted.internet.interfaces import (
 from zope.interface import implementer
 
 from ..memory import Clock, Ledger
+from ..turns import FIRST_READ_BYTES
 from . import Wire
 
 
@@ -37,33 +38,26 @@ class StreamWire(Wire):
 
     write: Callable[[bytes], None]  # a function of its own: it is called for every answer
     _answered = False  # whether the transport ends only when the peer has answered that: TLS
-    _held_changed: Callable[[], None] | None = None  # on TLS
     _closing = False  # such a transport was asked to end
 
-    def __init__(
-        self,
-        transport: Any,
-        clock: Clock,
-        unread_seconds: float,
-        read_bytes: int,
-        stalled: Callable[[], None],
-        changed: Callable[[bool], None],
-        ledger: Ledger | None = None,
-        held: Callable[[], None] | None = None,
-    ) -> None:
-        """Make a wire; one read returns at most ``read_bytes``, and ``held()`` is called when
-        :attr:`held` changes.  :class:`Output` describes the other arguments.
-        """
+    def __init__(self, link: Any) -> None:
+        """Make the wire of a :class:`~twisted_msgproto.net.link.Link` that has a transport."""
+        transport, factory = link.transport, link.factory
+        clock = factory.clock
         self._transport = transport
-        tell_rest = getattr(transport, "tellRest", None)
-        if tell_rest is not None:  # TLS, perhaps behind a proxy
-            self._held_changed = held
-            tell_rest(self._rests)
+        self._link = link
+        if hasattr(transport, "tellRest"):  # TLS, perhaps behind a proxy
+            transport.tellRest(self._rests)
         self.output: Output = Output(
-            transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
+            transport,
+            clock,
+            factory.limits["unread-seconds"],
+            link.unread,
+            changed=link.outputChanged,
+            ledger=factory.outputLedger,
         )
         self.write = flushing_write(transport, self.output.write)
-        self.output.readAtMost(read_bytes)
+        self.output.readAtMost(FIRST_READ_BYTES)
         if ISSLTransport.providedBy(transport):
             # TLS does not end before its producer has gone, and ours stays as long as the
             # connection: an application that asks the transport for the end asks us.  What its
@@ -76,8 +70,7 @@ class StreamWire(Wire):
 
     def _rests(self, nbytes: int) -> None:
         self.held = nbytes
-        if self._held_changed is not None:
-            self._held_changed()
+        self._link.heldChanged()
 
     def close(self, fault: bool) -> None:
         """Let out what was written, then close the transport.

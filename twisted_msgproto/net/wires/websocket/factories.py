@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -26,7 +27,6 @@ from .frames import (
     CLOSE_SECONDS,
     MESSAGE_LIMIT,
     UPGRADE_BYTES,
-    PlainTimer,
     log,
 )
 
@@ -114,7 +114,8 @@ class _Bounds:
     _build: Build
 
     def bound(self, limits: Limits) -> None:
-        self._batched_timer = PlainTimer(self.reactor)
+        # Autobahn's own buckets cancel in linear time.
+        self._batched_timer = SimpleNamespace(call_later=self.reactor.callLater)
         self.unread_bytes = limits.integer("unread-bytes")
         self.unread_seconds = limits["unread-seconds"]
         self.upgrade_bytes = UPGRADE_BYTES

@@ -361,17 +361,6 @@ class QuietLog:
     critical = error
 
 
-class PlainTimer:
-    __slots__ = ("clock",)
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock: Clock = clock
-
-    def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Any:
-        """Return a plain ``callLater``: autobahn's own buckets cancel in linear time."""
-        return self.clock.callLater(delay, function, *args)
-
-
 class Keepalive:
     """The pings of one connection (RFC 6455), and what is done when nothing comes back.
 
