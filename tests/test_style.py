@@ -95,9 +95,10 @@ def test_the_style_holds(words: list[str]) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("package", PUBLIC)
+@pytest.mark.parametrize("package", ["", *PUBLIC])
 def test_whatever_a_package_offers_says_what_it_is(package: str) -> None:
-    room = importlib.import_module(f"twisted_msgproto.{package}")
+    room = importlib.import_module(f"twisted_msgproto.{package}".rstrip("."))
+    assert {*room.__all__} <= {*dir(room)}, "help() and completion do not show these"
     offered = {name: getattr(room, name) for name in room.__all__}
     classes = {name: it for name, it in offered.items() if inspect.isclass(it)}
     asked = {name: it for name, it in offered.items() if inspect.isfunction(it)} | classes

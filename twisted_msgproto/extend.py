@@ -117,3 +117,7 @@ if not TYPE_CHECKING:  # to a type checker it would be a module which has every 
             if name in names.split():
                 return getattr(import_module(f".net.{module}", __package__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

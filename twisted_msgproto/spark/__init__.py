@@ -57,3 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     need_spark()
     return getattr(importlib.import_module(f".{MODULES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *MODULES]
