@@ -467,7 +467,7 @@ def test_a_proposal_is_a_file_that_finds_what_is_there_whatever_names_are_in_it(
             {name: {**dict.fromkeys(NAMES, number), "": 0} for name in NAMES}
         ).encode()
 
-    a.put(2, body=body, fields=lambda number: dict.fromkeys(NAMES[:-1], "text"))
+    a.put(2, body=body, fields=lambda number: dict.fromkeys(["", *NAMES[:-1]], "text"))
     land(local, a)
     proposed = tomllib.loads(propose(raw_rows(opened_again(local), 10)))
     shape = shape_of({"columns": proposed["table"]["columns"]})
@@ -501,8 +501,10 @@ def test_a_proposal_has_the_type_of_all_values_and_is_tried_out(local: Table, a:
         "day": "2026-01-31",
         "N": "quoted",
         "none": None,
+        "by": "joe",
     }
-    bodies = [json.dumps(document).encode(), b"no JSON", b'{"n":7,"took":3,"both":[1]}']
+    other = b'{"n":7,"took":3,"both":[1],"by":{"id":1}}'
+    bodies = [json.dumps(document).encode(), b"no JSON", other]
     given = [{"user": "joe", "role": "x"}, {"role": "y"}]
     a.put(199, body=lambda n: bodies[n % 3 - 1], fields=lambda n: dict(*given[n - 1 : n]))
     land(local, a)
@@ -528,6 +530,8 @@ def test_a_proposal_has_the_type_of_all_values_and_is_tried_out(local: Table, a:
         'parts = { path = "parts", type = "json" }',
         'day_2 = { path = "day", type = "date" }',
         'N_2 = { path = "N", type = "string" }',
+        'by = { path = "by", type = "json" }',
+        'by_id = { path = "by.id", type = "long" }',
         'role = { from = "fields", path = "role", type = "string" }',
         '# seldom: "user"',
     ]

@@ -99,7 +99,7 @@ class _Seen:
     def take(self, value: Any) -> None:
         if value is None:
             return
-        self.rows += 1
+        self.rows += not isinstance(value, dict)  # its members have columns of their own
         self.many.add(isinstance(value, list))
         parts = value if isinstance(value, list) else [value]
         self.kinds.update(_kind(part) for part in parts if part is not None)
@@ -146,7 +146,8 @@ def propose(batches: Iterable[pa.RecordBatch]) -> str:
                 found.setdefault((False, path), _Seen()).take(value)
         for fields in batch.column("fields").to_pylist():
             for name, value in dict(fields or ()).items():
-                found.setdefault((True, (name,)), _Seen()).take(value)
+                if name:
+                    found.setdefault((True, (name,)), _Seen()).take(value)
     seen = {place: one for place, one in found.items() if one.rows}
     often = {place: one for place, one in seen.items() if one.rows * FEW >= rows}
     chosen = sorted(often, key=lambda place: -often[place].rows)[:COLUMNS_MAX]
@@ -172,7 +173,7 @@ def _members(body: bytes | None) -> Iterator[tuple[Path, Any]]:
                 ((*path, name), part) for name, part in value.items() if name and is_utf8(name)
             ]
             waiting = [*inner, *waiting]
-        elif path:
+        if path:
             yield path, value
 
 
