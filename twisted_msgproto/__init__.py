@@ -19,14 +19,10 @@ __all__ = ["Access", "IAuthoriser", "IMessageSink", "Message", "MessageBatch", "
 
 def __getattr__(name: str) -> Any:
     """Import what needs Twisted only when somebody asks for it."""
-    if name == "IMessageSink":
-        from .net.sink import IMessageSink
+    if name in ("Access", "IAuthoriser", "IMessageSink"):
+        from .net import authorising, sink
 
-        return IMessageSink
-    if name in ("Access", "IAuthoriser"):
-        from .net import authorising
-
-        return getattr(authorising, name)
+        return getattr(sink if name == "IMessageSink" else authorising, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -62,23 +62,8 @@ if TYPE_CHECKING:
     from .queue import QueueOptions
 
 
-class Size(int):
-    """Bytes, of a number or a text like ``10GiB``."""
-
-
-QUEUE_KEYS: Mapping[str, type] = {
-    "directory": str,
-    "max-bytes": Size,
-    "segment-bytes": Size,
-}
-"""These are the keys of [queue] and their types; all but the directory are passed to the queue's
-writer.
-"""
-
-KINDS: Mapping[type, str] = {
-    str: "a text",
-    Size: A_SIZE,
-}
+QUEUE_KEYS = ("directory", "max-bytes", "segment-bytes")
+"""All but the directory, which is a text, are sizes for the queue's writer."""
 
 QUEUE_BYTES_LEAST = 1 << 20
 """``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
@@ -355,20 +340,14 @@ class Configuration:
 
     def lines(self) -> Iterator[str]:
         """Yield what is in force, as TOML; secrets are hidden."""
-        if self.queue:
-            yield "[queue]"
-            for key, value in self.queue.items():
-                yield f"{key} = {toml_value(value)}"
-            yield ""
-        if self.status:
-            yield "[status]"
-            for key, value in self.status.items():
-                yield f"{key} = {toml_value(value)}"
-            yield ""
-        for rule in () if self.access is None else self.access.tables():
-            yield f"[[{ACCESS}]]"
-            yield from (f"{key} = {toml_value(value)}" for key, value in rule.items())
-            yield ""
+        shared: list[tuple[str, Table]] = [("[queue]", self.queue), ("[status]", self.status)]
+        if self.access is not None:
+            shared += [(f"[[{ACCESS}]]", rule) for rule in self.access.tables()]
+        for head, table in shared:
+            if table:
+                yield head
+                yield from (f"{key} = {toml_value(value)}" for key, value in table.items())
+                yield ""
         for name, options in self.servers.items():
             yield f"[{name}]"
             yield from (f"{key} = {toml_value(value)}" for key, value in _given(options))
@@ -442,19 +421,21 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
         return {}
     found = dict(table)
     for key, value in table.items():
-        kind = QUEUE_KEYS.get(key)
-        if kind is None:
+        if key not in QUEUE_KEYS:
             raise ConfigurationError(
                 f"[queue]: unknown key {key!r}{closest(key, QUEUE_KEYS)};"
                 f" known: {', '.join(QUEUE_KEYS)}"
             )
-        if kind is Size and isinstance(value, str):
+        if key == "directory":
+            if not isinstance(value, str):
+                raise ConfigurationError(f"[queue]: {key} is a text, not {value!r}")
+            continue
+        if isinstance(value, str):
             with suppress(ValueError):
                 value = found[key] = read_size(value)
-        fits = isinstance(value, int if kind is Size else kind)
-        if isinstance(value, bool) or not fits:
-            raise ConfigurationError(f"[queue]: {key} is {KINDS[kind]}, not {value!r}")
-        if kind is not str and value < 0:
+        if type(value) is not int:
+            raise ConfigurationError(f"[queue]: {key} is {A_SIZE}, not {value!r}")
+        if value < 0:
             raise ConfigurationError(f"[queue]: {key} is at least 0, not {value!r}")
     if found.get("max-bytes", QUEUE_BYTES_LEAST) < QUEUE_BYTES_LEAST:
         raise ConfigurationError(
@@ -509,9 +490,8 @@ class FileAgain:
         for factory in self._gateway.factories:
             options = self._running.servers.get(factory.protocolName)
             if options is None or (options["access"] is None and options["authoriser"] is None):
-                factory.authoriser = (
-                    newest.access
-                )  # others have rules or an authoriser of their own
+                # Others have rules or an authoriser of their own.
+                factory.authoriser = newest.access
 
     def later(self) -> list[str]:
         return list(changed_keys(self._running.tables, self._newest.tables))

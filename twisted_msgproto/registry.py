@@ -39,17 +39,7 @@ SINK_GROUP: Final = "twisted_msgproto.sinks"
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 """A protocol's name matches this, since it names a table of TOML and a twistd plugin."""
 
-RESERVED: Final = frozenset(
-    {
-        "access",
-        "broker",
-        "limits",
-        "msgproto",
-        "queue",
-        "spark",
-        "status",
-    }
-)
+RESERVED: Final = frozenset(["access", "broker", "limits", "msgproto", "queue", "spark", "status"])
 """These names mean something else in a gateway.toml or to ``twistd``."""
 
 

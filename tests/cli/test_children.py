@@ -10,7 +10,7 @@ import pytest
 
 from tests.tools.processes import gone, wait_gone
 from twisted_msgproto.cli import demo as room
-from twisted_msgproto.cli.demo import Child, Children, signals_as_interrupts
+from twisted_msgproto.cli.demo import Child, Children, handled
 
 
 def python(code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
@@ -114,7 +114,7 @@ def own_signals() -> Iterator[None]:
 @pytest.mark.usefixtures("own_signals")
 @pytest.mark.parametrize("number", room.ENDING_SIGNALS)
 def test_every_ending_signal_is_an_interrupt(number: signal.Signals) -> None:
-    with pytest.raises(KeyboardInterrupt), signals_as_interrupts():
+    with pytest.raises(KeyboardInterrupt), handled(signal.default_int_handler):
         os.kill(os.getpid(), number)
         time.sleep(5)
 

@@ -205,13 +205,8 @@ def chosen(words: Sequence[str]) -> int:
             return fail(name, error.strerror or str(error))
         if error.filename is None:
             raise
-        return fail(name, trouble_with(error))
-
-
-def trouble_with(error: OSError) -> str:
-    """Return what an operator does about a file that cannot be used."""
-    remedy = REMEDIES.get(error.errno or 0, "")
-    return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}{remedy}"
+        remedy = REMEDIES.get(error.errno or 0, "")
+        return fail(name, f"cannot use {os.fsdecode(error.filename)}: {error.strerror}{remedy}")
 
 
 def usage_of(error: click.UsageError) -> str:

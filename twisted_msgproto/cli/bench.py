@@ -99,7 +99,6 @@ class Load:
 class Client:
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._rate = load.rate
         self._begun = 0  # messages that were handed out
         self._flight: deque[list[Any]] = deque()  # when a batch was sent, and its messages
         self.here: bool = False
@@ -113,13 +112,13 @@ class Client:
             self.here = True
             await load.start()
         while (passed := load.clock.seconds() - load.began) < load.length:
-            due = most if self._rate is None else int(self._rate * passed) + 1 - self._begun
+            due = most if load.rate is None else int(load.rate * passed) + 1 - self._begun
             if due > 0:
                 found = await load.documents.some(min(due, most))
                 self._begun += len(found)
                 return found
-            assert self._rate is not None
-            wait = min(self._begun / self._rate, load.length) - passed
+            assert load.rate is not None
+            wait = min(self._begun / load.rate, load.length) - passed
             await deferLater(load.clock, max(0.0, wait), lambda: None)
         return []
 
@@ -205,27 +204,19 @@ def shown(load: Load, clients: int) -> str:
 
 @command(__doc__)
 @connecting
-@option("--clients", metavar="N", type=POSITIVE, default=1, help="connections (default 1)")
+@option("--clients N", "connections (default 1)", POSITIVE, default=1)
 @option(
-    "--seconds",
-    metavar="S",
-    type=SECONDS,
+    "--seconds S",
+    f"begin messages for S seconds (default {SECONDS_OF_LOAD:g})",
+    SECONDS,
     default=SECONDS_OF_LOAD,
-    help=f"begin messages for S seconds (default {SECONDS_OF_LOAD:g})",
 )
 @option(
-    "--rate",
-    metavar="N",
-    type=SECONDS,
-    help="N messages a second, of all clients together; default: as many as the windows allow",
+    "--rate N",
+    "N messages a second, of all clients together; default: as many as the windows allow",
+    SECONDS,
 )
-@option(
-    "--size",
-    metavar="B",
-    type=SIZE,
-    default=SIZE_BYTES,
-    help=f"bytes of a message (default {SIZE_BYTES})",
-)
+@option("--size B", f"bytes of a message (default {SIZE_BYTES})", SIZE, default=SIZE_BYTES)
 @sending
 @flag("--json", "print one line of JSON")
 def run(arguments: SimpleNamespace) -> int:

@@ -21,76 +21,58 @@ BESIDE_THE_FILE = frozenset({"config", "once", "every", "json_log"})
 
 @command(__doc__)
 @option(
-    "--config",
-    metavar="FILE",
-    type=FILE,
-    help="a bridge.toml with queues, and one or more tables with their columns; beside it only"
+    "--config FILE",
+    "a bridge.toml with queues, and one or more tables with their columns; beside it only"
     " --once, --every and --json-log",
+    FILE,
 )
 @option(
-    "--queue",
-    metavar="DIR",
-    type=LOCATION,
-    multiple=True,
-    help="a queue's directory, one that has queues in it (all are landed), or"
+    "--queue DIR",
+    "a queue's directory, one that has queues in it (all are landed), or"
     " grpc://HOST:PORT of a gateway",
-)
-@option(
-    "--table",
-    metavar="LOCATION",
-    type=LOCATION,
-    help="the table: a directory, or in an object store (s3://BUCKET/NAME)",
-)
-@option(
-    "--storage",
-    metavar="KEY=VALUE",
-    type=PAIR,
+    LOCATION,
     multiple=True,
-    help="an option of the object store that the table is in",
 )
 @option(
-    "--partition-by",
-    metavar="COLUMNS",
-    help="day or protocol,day; default: what the table has, day for a new one",
+    "--table LOCATION", "the table: a directory, or in an object store (s3://BUCKET/NAME)", LOCATION
 )
 @option(
-    "--trigger",
-    metavar="DURATION",
-    default="1s",
-    help="least time from one batch to the next, like 500ms, 10s or 2m; 0: the next batch "
+    "--storage KEY=VALUE", "an option of the object store that the table is in", PAIR, multiple=True
+)
+@option(
+    "--partition-by COLUMNS", "day or protocol,day; default: what the table has, day for a new one"
+)
+@option(
+    "--trigger DURATION",
+    "least time from one batch to the next, like 500ms, 10s or 2m; 0: the next batch "
     "begins when the last one ends; default: 1s",
+    default="1s",
 )
 @flag("--once", "land what is there, then exit 0")
 @option(
-    "--every",
-    metavar="DURATION",
-    help="with --once: the next run begins within this time, like 10m, 1h or 1d, and until then"
+    "--every DURATION",
+    "with --once: the next run begins within this time, like 10m, 1h or 1d, and until then"
     " nobody misses the bridge; default: twice the longest pause between runs so far, a day before"
     " there were two",
 )
-@option("--consumer", metavar="NAME", help="default: spark- and 8 digits of the table's id")
+@option("--consumer NAME", "default: spark- and 8 digits of the table's id")
 @option(
     "--start",
-    type=click.Choice(["begin"]),
-    help="take a gateway which the table does not know from the first row it still holds",
+    "take a gateway which the table does not know from the first row it still holds",
+    click.Choice(["begin"]),
 )
+@option("--transform MODULE:FUNCTION", "a PySpark function DataFrame → DataFrame for every batch")
 @option(
-    "--transform",
-    metavar="MODULE:FUNCTION",
-    help="a PySpark function DataFrame → DataFrame for every batch",
+    "--dead-letters LOCATION",
+    "a table of the rows for which the transform raises; default: they end the bridge",
+    LOCATION,
 )
-@option(
-    "--dead-letters",
-    metavar="LOCATION",
-    type=LOCATION,
-    help="a table of the rows for which the transform raises; default: they end the bridge",
-)
-@option("--master", metavar="URL", default="local[*]", help="Spark's master; default: local[*]")
-@option("--max-rows", metavar="N", type=int, help="rows of one batch at most")
+@option("--master URL", "Spark's master; default: local[*]", default="local[*]")
+@option("--max-rows N", "rows of one batch at most", int)
 @token_file("queues at grpc://HOST:PORT")
 @tls_ca("grpc+tls://HOST:PORT")
 @flight_proxy()
-@option("--conf", metavar="KEY=VALUE", type=PAIR, multiple=True, help="a setting of Spark")
+@option("--conf KEY=VALUE", "a setting of Spark", PAIR, multiple=True)
 @flag("--json-log", "print one JSON object a line")
 def run(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.spark.bridge import run_bridge

@@ -17,12 +17,10 @@ from shlex import quote
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from twisted_msgproto.core.broker import DEAD, QueueName
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, age, escaped
 
-from .options import POSITIVE, as_json, command, group, option, reading, where
+from .options import POSITIVE, argument, as_json, command, group, option, reading, where
 from .rows import columns, iso_time
 
 if TYPE_CHECKING:
@@ -62,9 +60,9 @@ def action(name: str, text: str) -> Callable[[Callable[[Any, SimpleNamespace], i
         declared: Any = as_json(asked)
         if name != "ls":
             text_of_space = "where more than one space has such a queue"
-            declared = option("--space", metavar="SPACE", help=text_of_space)(declared)
+            declared = option("--space SPACE", text_of_space)(declared)
             text_of_queue = "the queue's name, as ls shows it"
-            declared = click.argument("queue", metavar="QUEUE", help=text_of_queue)(declared)
+            declared = argument("queue QUEUE", text_of_queue)(declared)
         declared = where("a queue's directory, or http://HOST:PORT")(declared)
         run.add_command(command(text, name)(declared))
 
@@ -226,23 +224,10 @@ def table(queues: Sequence[QueueShown], now: float) -> list[str]:
     rows: list[Sequence[str]] = [COLUMNS]
     for queue in queues:
         oldest = "-" if queue.oldest is None else age(now - queue.oldest / 1e6)
-        numbers = (
-            queue.waiting,
-            queue.in_flight,
-            queue.bytes,
-            queue.consumers,
-            oldest,
-            queue.tries,
-        )
-        rows.append([escaped(queue.space), escaped(queue.name), *map(str, numbers)])
+        held = queue.waiting, queue.in_flight, queue.bytes, queue.consumers
+        numbers = map(str, (*held, oldest, queue.tries))
+        rows.append([escaped(queue.space), escaped(queue.name), *numbers])
     return list(columns(rows, numbers=2))
-
-
-def as_row(message: MessageShown) -> dict[str, object]:
-    from ..net.site.queue_view import message_in_json
-
-    shown = message_in_json(message)
-    return {**shown, "received_at": iso_time(message.received_at)}
 
 
 def as_line(message: MessageShown) -> str:
@@ -271,12 +256,17 @@ def _ls(broker: Any, arguments: SimpleNamespace) -> int:
 
 
 @action("peek", "show the first messages of a queue; they stay there")
-@option("--count", metavar="N", type=POSITIVE, default=10, help="so many at most (default 10)")
+@option("--count N", "so many at most (default 10)", POSITIVE, default=10)
 def _peek(broker: Any, arguments: SimpleNamespace) -> int:
     queue = find(arguments, broker.queues())
     messages = broker.peek(queue.space, queue.name, arguments.count)
     if arguments.json:
-        print(json.dumps({"messages": list(map(as_row, messages))}, ensure_ascii=False))
+        from ..net.site.queue_view import message_in_json
+
+        rows = [
+            {**message_in_json(one), "received_at": iso_time(one.received_at)} for one in messages
+        ]
+        print(json.dumps({"messages": rows}, ensure_ascii=False))
         return 0
     for message in messages:
         print(as_line(message))
@@ -292,7 +282,7 @@ def _purge(broker: Any, arguments: SimpleNamespace) -> int:
 
 
 @action("requeue", "put what waits in a queue, such as dead letters, to another queue")
-@option("--to", metavar="QUEUE", help="the other queue; else dead letters go back")
+@option("--to QUEUE", "the other queue; else dead letters go back")
 def _requeue(broker: Any, arguments: SimpleNamespace) -> int:
     to = arguments.to
     if to is None:

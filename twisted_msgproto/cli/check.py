@@ -14,18 +14,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import click
-
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
-from .options import FILE, command, flag
+from .options import FILE, argument, command, flag
 
 if TYPE_CHECKING:
     from twisted_msgproto.gateway import Configuration
 
 
 @command(__doc__)
-@click.argument("file", metavar="FILE", type=FILE, help="the gateway.toml or bridge.toml")
+@argument("file FILE", "the gateway.toml or bridge.toml", FILE)
 @flag("--file-only", "try neither endpoints nor the queue: for the file of a gateway that runs")
 def run(arguments: SimpleNamespace) -> int:
     """0 if a gateway would start with it; ConfigurationError with everything that is wrong."""

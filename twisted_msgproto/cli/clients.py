@@ -8,13 +8,11 @@ from contextlib import suppress
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import click
-
 from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
 from twisted_msgproto.core.loading import EDITED
 from twisted_msgproto.registry import PROTOCOLS, load, registered
 
-from .options import FILE, Protocol, option, together
+from .options import FILE, Protocol, argument, option, together
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -23,23 +21,16 @@ if TYPE_CHECKING:
 FAILED = 1
 """Exit status when the peer or the network is the cause."""
 
+ALIKE: Final = (
+    "destination user tls_ca tls_cert tls_key window compress protocol_version ttl pipelining"
+    " replace_invalid filter"
+)
 FLAGS: Final[Mapping[str, str]] = {
-    "destination": "--destination",
-    "user": "--user",
+    **{name: f"--{name.replace('_', '-')}" for name in ALIKE.split()},
     "password": "--password-file",
-    "tls_ca": "--tls-ca",
-    "tls_cert": "--tls-cert",
-    "tls_key": "--tls-key",
     "extensions": "--extension",
-    "window": "--window",
-    "compress": "--compress",
     "properties": "--property",
-    "protocol_version": "--protocol-version",
     "hosts": "--host",
-    "ttl": "--ttl",
-    "pipelining": "--pipelining",
-    "replace_invalid": "--replace-invalid",
-    "filter": "--filter",
     "ready": "--until-empty",
 }
 """A field of the options → what an operator types for it.  Not every protocol has each."""
@@ -50,31 +41,26 @@ NO_LOG_IN: Final = (
 )
 
 connecting = together(
-    click.argument(
-        "protocol",
-        metavar="PROTOCOL",
-        type=Protocol(),
-        help=f"{' | '.join(PROTOCOLS)}, or one of another package",
+    argument(
+        "protocol PROTOCOL", f"{' | '.join(PROTOCOLS)}, or one of another package", Protocol()
     ),
-    click.argument(
-        "endpoint",
-        metavar="ENDPOINT",
-        required=False,
-        help="tcp:HOST:PORT, tls:HOST:PORT, unix:PATH, ws://…, wss://…, for mtl a ZeroMQ address;"
+    argument(
+        "endpoint ENDPOINT",
+        "tcp:HOST:PORT, tls:HOST:PORT, unix:PATH, ws://…, wss://…, for mtl a ZeroMQ address;"
         " without it: where the protocol's server listens by default",
+        required=False,
     ),
-    option("--destination", metavar="NAME", help="the queue, topic, method or resource meant"),
-    option("--user", metavar="NAME", help="who logs in"),
-    option("--password-file", metavar="FILE", type=FILE, help="its first line is the password"),
-    option("--tls-ca", metavar="FILE", type=FILE, help="PEM of the authorities to trust"),
-    option("--tls-cert", metavar="FILE", type=FILE, help="PEM of our certificate"),
-    option("--tls-key", metavar="FILE", type=FILE, help="PEM of its private key"),
+    option("--destination NAME", "the queue, topic, method or resource meant"),
+    option("--user NAME", "who logs in"),
+    option("--password-file FILE", "its first line is the password", FILE),
+    option("--tls-ca FILE", "PEM of the authorities to trust", FILE),
+    option("--tls-cert FILE", "PEM of our certificate", FILE),
+    option("--tls-key FILE", "PEM of its private key", FILE),
     option(
-        "--extension",
-        metavar="TEXT",
-        multiple=True,
-        help="micromsg2: require this extension, like batch-ack:max-count=50 or json; none requires"
+        "--extension TEXT",
+        "micromsg2: require this extension, like batch-ack:max-count=50 or json; none requires"
         " nothing; by default batch-ack, then ack, is tried",
+        multiple=True,
     ),
 )
 

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import click
 from click.shell_completion import get_completion_class
 
-from .options import command
+from .options import argument, command
 
 
 @command(__doc__)
-@click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]), help="whose script to print")
+@argument("shell", "whose script to print", click.Choice(["bash", "fish", "zsh"]))
 def run(arguments: SimpleNamespace) -> int:
     from . import COMPLETING, msgproto
 

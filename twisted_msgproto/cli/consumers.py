@@ -48,13 +48,12 @@ FORGETTING: Final = (
 
 @command("Show who reads the queue and how far; forget or reset them, also while a gateway writes.")
 @queue_options
-@option("--forget", metavar="NAME", help="forget this consumer: what it needs may be trimmed")
+@option("--forget NAME", "forget this consumer: what it needs may be trimmed")
 @option(
-    "--reset",
-    nargs=2,
-    metavar="NAME PLACE",
-    help="set this consumer to an offset that the queue still has, to earliest or latest, or to"
+    "--reset NAME PLACE",
+    "set this consumer to an offset that the queue still has, to earliest or latest, or to"
     " the first message of a time, such as 2026-01-31T12:00Z",
+    nargs=2,
 )
 @flag("--yes", "do it, although a bridge has this consumer")
 @as_json
@@ -97,7 +96,10 @@ def _changed(arguments: SimpleNamespace) -> int:
 def line_of(one: Mapping[str, Any]) -> str:
     from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
 
-    moved = "at an unknown time" if one["moved"] is None else _shown(one["moved"])
+    moved = "at an unknown time"
+    if one["moved"] is not None:
+        moment = datetime.fromtimestamp(one["moved"] / 1e6, UTC)
+        moved = moment.isoformat(sep=" ", timespec="seconds")
     line = f"consumer {one['name']} has committed {one['offset']}, {one['behind_messages']} behind"
     line += f", last moved {moved}"
     if one["rests_seconds"]:
@@ -166,8 +168,3 @@ def reset(queue: Queue, name: str, offset: int) -> None:
             f"offset {landed.offset} of the queue {queue.queue_id} was trimmed meanwhile; "
             f"it begins at {begin}"
         )
-
-
-def _shown(microseconds: int) -> str:
-    moment = datetime.fromtimestamp(microseconds / 1e6, UTC)
-    return moment.isoformat(sep=" ", timespec="seconds")

@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,19 +88,12 @@ class Count(NamedTuple):
 
 
 @command(__doc__)
+@option("--messages N", f"messages per protocol (default {MESSAGES})", POSITIVE, default=MESSAGES)
 @option(
-    "--messages",
-    metavar="N",
-    type=POSITIVE,
-    default=MESSAGES,
-    help=f"messages per protocol (default {MESSAGES})",
-)
-@option(
-    "--keep",
-    metavar="DIR",
-    type=FILE,
-    help="queue, table and logs go there and stay; a second run adds to them"
+    "--keep DIR",
+    "queue, table and logs go there and stay; a second run adds to them"
     " (default: a new directory under the system's temporary one)",
+    FILE,
 )
 @flag("--keep-running", "keep gateway, bridge and live page after the report, until Ctrl-C")
 def run(arguments: SimpleNamespace) -> int:
@@ -112,7 +104,8 @@ def run(arguments: SimpleNamespace) -> int:
     for name in NEEDED:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    with signals_as_interrupts(), working_directory(arguments.keep) as directory:
+    # All of them are interrupts, so that tidying up happens.
+    with handled(signal.default_int_handler), working_directory(arguments.keep) as directory:
         try:
             return Demo(directory, arguments.messages).run(arguments.keep_running)
         except DemoFailed as error:
@@ -174,6 +167,8 @@ class Demo:
         ``keep_running``: gateway and bridge run after the report, until Ctrl-C.  Raises DemoFailed
         when a process ends or nothing moves any more.
         """
+        from twisted_msgproto.queue import QueueReader
+
         self.logs.mkdir(exist_ok=True)
         with writing(self.file), open(self.file, "w", opener=private) as file:
             file.write(gateway_file(self.queue, self.protocols.values()))
@@ -187,7 +182,8 @@ class Demo:
             for name, found in addresses.items():
                 say(f"  {name} listening on {' and '.join(found)}")
             say(f"live page: {page}")
-            reader, first = self._open_queue()
+            reader = QueueReader(self.queue)
+            first = reader.end()
             say("bridge: Spark starts (some seconds) and follows the queue")
             bridge = children.start(
                 "bridge", "bridge", "--queue", str(self.queue), "--table", str(self.table)
@@ -265,12 +261,6 @@ class Demo:
                 if match and match[2] not in addresses.get(match[1], [match[2]]):
                     addresses[match[1]].append(match[2])
         return addresses
-
-    def _open_queue(self) -> tuple[QueueReader, int]:
-        from twisted_msgproto.queue import QueueReader
-
-        reader = QueueReader(self.queue)
-        return reader, reader.end()
 
     def _wait(
         self, reader: QueueReader, first: int, clients: dict[str, Child], servers: list[Child]
@@ -563,8 +553,3 @@ def signals_held() -> Iterator[None]:
         yield
     if came:
         raise KeyboardInterrupt
-
-
-def signals_as_interrupts() -> AbstractContextManager[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that tidying up happens."""
-    return handled(signal.default_int_handler)

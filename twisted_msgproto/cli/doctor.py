@@ -73,7 +73,7 @@ class Finding:
 
 
 @command(__doc__)
-@option("--queue", metavar="DIR", type=FILE, help="look at the disk of this queue as well")
+@option("--queue DIR", "look at the disk of this queue as well", FILE)
 @flag("--json", "print the findings as JSON")
 def run(arguments: SimpleNamespace) -> int:
     """Print what was found; 1 if anything is missing."""
@@ -95,7 +95,7 @@ def table(found: list[Finding]) -> Iterator[str]:
 
 
 def look(queue: Path | None) -> Iterator[Finding]:
-    yield python()
+    yield Finding("Python", OK, f"{sys.version.split()[0]} ({sys.executable})")
     for extra, package, purpose in PARTS:
         yield extra_installed(extra, package, purpose)
     yield java()
@@ -104,10 +104,6 @@ def look(queue: Path | None) -> Iterator[Finding]:
     if queue is not None:
         yield from disk(queue)
         yield from unheld_queues(queue)
-
-
-def python() -> Finding:
-    return Finding("Python", OK, f"{sys.version.split()[0]} ({sys.executable})")
 
 
 def extra_installed(extra: str, package: str, purpose: str) -> Finding:
@@ -130,13 +126,11 @@ def java() -> Finding:
 
 
 def compiled_parts() -> Finding:
-    missing = []
-    for name, module in (
-        ("packed columns", "twisted_msgproto.core.packed"),
-        ("Lumberjack frames", "twisted_msgproto.lumberjack.wire.frames"),
-    ):
-        if not importlib.import_module(module).COMPILED:
-            missing.append(name)
+    parts = {
+        "packed columns": "twisted_msgproto.core.packed",
+        "Lumberjack frames": "twisted_msgproto.lumberjack.wire.frames",
+    }
+    missing = [name for name in parts if not importlib.import_module(parts[name]).COMPILED]
     if not missing:
         return Finding("compiled parts", OK, "in use")
     return Finding(

@@ -28,21 +28,15 @@ OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
 
 
 @command(__doc__)
-@option("--queue", metavar="DIR", type=LOCATION, required=True, help="the queue's directory")
+@option("--queue DIR", "the queue's directory", LOCATION, required=True)
 @option(
-    "--listen",
-    metavar="LOCATION",
+    "--listen LOCATION",
+    "grpc://HOST:PORT or grpc+tls://HOST:PORT; default: grpc://127.0.0.1:8815",
     default="grpc://127.0.0.1:8815",
-    help="grpc://HOST:PORT or grpc+tls://HOST:PORT; default: grpc://127.0.0.1:8815",
 )
-@option(
-    "--token-file",
-    metavar="FILE",
-    type=LOCATION,
-    help="the token for all calls; default: a new one in DIR",
-)
-@option("--tls-cert", metavar="FILE", type=FILE, help="certificate chain, PEM")
-@option("--tls-key", metavar="FILE", type=FILE, help="its private key, PEM")
+@option("--token-file FILE", "the token for all calls; default: a new one in DIR", LOCATION)
+@option("--tls-cert FILE", "certificate chain, PEM", FILE)
+@option("--tls-key FILE", "its private key, PEM", FILE)
 def run(arguments: SimpleNamespace) -> int:
     # Before Arrow is imported: its copy of OpenSSL reads the file when it is first used.
     os.environ.setdefault("OPENSSL_CONF", str(OPENSSL))

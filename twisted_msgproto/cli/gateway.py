@@ -9,19 +9,13 @@ from .options import LOCATION, command, flag, option
 
 
 @command(__doc__)
-@option("-c", "--config", metavar="FILE", type=LOCATION, required=True, help="the gateway.toml")
-@option("--queue", metavar="DIR", type=LOCATION, help="the durable queue; wins over the file")
+@option("-c --config FILE", "the gateway.toml", LOCATION, required=True)
+@option("--queue DIR", "the durable queue; wins over the file", LOCATION)
 @option(
-    "--limit",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="a limit of every server which has it; wins over the file",
+    "--limit NAME=VALUE", "a limit of every server which has it; wins over the file", multiple=True
 )
 @option(
-    "--set",
-    metavar="TABLE.KEY=VALUE",
-    multiple=True,
-    help="one key of the file (VALUE as in TOML, or plain text)",
+    "--set TABLE.KEY=VALUE", "one key of the file (VALUE as in TOML, or plain text)", multiple=True
 )
 @flag("--log-sessions", "log when sessions begin and end")
 @flag("--json-log", "log one JSON object a line")

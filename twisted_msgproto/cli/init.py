@@ -33,7 +33,7 @@ from twisted_msgproto.core.disk import writing
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.log_output import private
 
-from .options import FILE, LOCATION, command, option, whole
+from .options import FILE, LOCATION, argument, command, option, whole
 
 CONFIGURATION = "gateway.toml"
 GATEWAY_UNIT = "msgproto-gateway.service"
@@ -160,40 +160,31 @@ WantedBy=multi-user.target
 
 
 @command(__doc__)
-@click.argument(
-    "directory",
-    metavar="DIR",
-    type=FILE,
+@argument(
+    "directory DIR",
+    "where the files are written; it is made if need be (default: here)",
+    FILE,
     required=False,
     default=Path(),
-    help="where the files are written; it is made if need be (default: here)",
 )
-@option("--queue", metavar="DIR", type=FILE, help="the durable queue (default: DIR/queue)")
+@option("--queue DIR", "the durable queue (default: DIR/queue)", FILE)
+@option("--table LOCATION", "where the bridge lands (default: DIR/table)", LOCATION)
+@option("--user NAME", "whom systemd runs them as (default: you)")
 @option(
-    "--table",
-    metavar="LOCATION",
-    type=LOCATION,
-    help="where the bridge lands (default: DIR/table)",
-)
-@option("--user", metavar="NAME", help="whom systemd runs them as (default: you)")
-@option(
-    "--protocol",
-    metavar="NAME",
+    "--protocol NAME",
+    "a protocol to serve (default: all five; with --instances all that can share a port)",
+    click.Choice(list(registry.PROTOCOLS)),
     multiple=True,
-    type=click.Choice(list(registry.PROTOCOLS)),
-    help="a protocol to serve (default: all five; with --instances all that can share a port)",
 )
 @option(
-    "--tls",
-    metavar="NAME",
+    "--tls NAME",
+    "serve other machines, with TLS: NAME, or an IP address, is what clients connect to",
     multiple=True,
-    help="serve other machines, with TLS: NAME, or an IP address, is what clients connect to",
 )
 @option(
-    "--instances",
-    metavar="N",
-    type=whole(1, INSTANCES_MAX),
-    help="for N gateways on the same ports, each with a queue of its own in the queue's directory",
+    "--instances N",
+    "for N gateways on the same ports, each with a queue of its own in the queue's directory",
+    whole(1, INSTANCES_MAX),
 )
 def run(arguments: SimpleNamespace) -> int:
     directory: Path = arguments.directory.resolve()
@@ -211,7 +202,8 @@ def run(arguments: SimpleNamespace) -> int:
     if names and protocols == ["mtl"]:  # its endpoint would stay open to this machine alone
         raise ConfigurationError("ZeroMQ has no TLS: leave --tls out; mtl's curve-key encrypts")
     shared = count is not None
-    units = [GATEWAY_UNIT] if count is None else instance_units(count)
+    units = [INSTANCE_UNIT.format(number) for number in range(1, (count or 0) + 1)]
+    units = units or [GATEWAY_UNIT]
     files = {
         CONFIGURATION: configuration(directory / CONFIGURATION, queue, protocols, shared, names),
         INSTANCE_UNIT.format("") if shared else GATEWAY_UNIT: gateway_unit(
@@ -252,10 +244,6 @@ def user_of_units(name: str | None) -> str:
             f"there is no user {name!r} here: {made}--user names another"
         ) from None
     return name
-
-
-def instance_units(count: int) -> list[str]:
-    return [INSTANCE_UNIT.format(number) for number in range(1, count + 1)]
 
 
 def refusal(name: str) -> str | None:

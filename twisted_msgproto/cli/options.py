@@ -156,11 +156,19 @@ def command(
     return made
 
 
-def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """Declare an option; one that may be repeated says so."""
+def option(usage: str, text: str, type: Any = None, **settings: Any) -> Callable[[Any], Any]:
+    """Declare an option as its help shows it, ``--name METAVAR``; a repeatable one says so."""
+    names = [word for word in usage.split() if word.startswith("-")]
+    metavar = usage.removeprefix(" ".join(names)).strip() or None
     if settings.get("multiple"):
-        settings["help"] += "; repeatable"
-    return click.option(*names, **settings)
+        text += "; repeatable"
+    return click.option(*names, metavar=metavar, help=text, type=type, **settings)
+
+
+def argument(usage: str, text: str, type: Any = None, **settings: Any) -> Callable[[Any], Any]:
+    """Declare an argument by its name, ``name METAVAR``."""
+    name, _, metavar = usage.partition(" ")
+    return click.argument(name, metavar=metavar or None, help=text, type=type, **settings)
 
 
 def together(*declared: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -177,22 +185,22 @@ def flag(name: str, text: str) -> Callable[[Any], Any]:
 
 
 def token_file(of: str) -> Callable[[Any], Any]:
-    return click.option("--token-file", metavar="FILE", type=LOCATION, help=f"the token for {of}")
+    return option("--token-file FILE", f"the token for {of}", LOCATION)
 
 
 def tls_ca(of: str) -> Callable[[Any], Any]:
     text = f"who signed the certificate of {of}"
-    return click.option("--tls-ca", metavar="FILE", type=LOCATION, help=text)
+    return option("--tls-ca FILE", text, LOCATION)
 
 
 def flight_proxy() -> Callable[[Any], Any]:
     text = "an HTTP proxy in front of grpc://HOST:PORT; default: none, whatever http_proxy says"
-    return click.option("--flight-proxy", metavar="URL", help=text)
+    return option("--flight-proxy URL", text)
 
 
 def where(text: str, **settings: Any) -> Callable[[Any], Any]:
     return together(
-        click.argument("where", metavar="WHERE", type=LOCATION, help=text, **settings),
+        argument("where WHERE", text, LOCATION, **settings),
         token_file("http(s)://HOST:PORT"),
         tls_ca("https://HOST:PORT"),
     )
@@ -212,11 +220,10 @@ ELSEWHERE = ("grpc://", "grpc+tls://")
 
 
 queue_options = together(
-    click.argument(
-        "directory",
-        metavar="QUEUE",
-        type=LOCATION,
-        help="the queue's directory, or where a gateway serves it: grpc://HOST:PORT",
+    argument(
+        "directory QUEUE",
+        "the queue's directory, or where a gateway serves it: grpc://HOST:PORT",
+        LOCATION,
     ),
     token_file("a queue at grpc://HOST:PORT"),
     tls_ca("grpc+tls://HOST:PORT"),

@@ -11,18 +11,14 @@ import sys
 from io import StringIO
 from types import SimpleNamespace
 
-import click
-
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .options import FILE, command, flag
+from .options import FILE, argument, command, flag
 
 
 @command(__doc__)
-@click.argument(
-    "file", metavar="FILE", type=FILE, help="the file, made if need be; its mode is 0600"
-)
-@click.argument("name", metavar="NAME", help="the user")
+@argument("file FILE", "the file, made if need be; its mode is 0600", FILE)
+@argument("name NAME", "the user")
 @flag("--delete", "remove this user")
 def run(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.net.authentication.password_file import write_user

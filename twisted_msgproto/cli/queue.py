@@ -22,7 +22,7 @@ import click
 from twisted_msgproto.core.errors import QueueError, QueueLocked
 
 from . import consumers, tail
-from .options import FILE, as_json, command, group, one_of, option, reading
+from .options import FILE, argument, as_json, command, group, one_of, option, reading
 from .rows import messages_of, row
 
 DAMAGED = 1
@@ -59,9 +59,7 @@ def action(
                     statuses.append(act(arguments))
                 return DAMAGED if DAMAGED in statuses else max(statuses)
 
-        directory = click.argument(
-            "directory", metavar="DIR", type=FILE, help="the queue's directory"
-        )
+        directory = argument("directory DIR", "the queue's directory", FILE)
         run.add_command(command(text, name)(directory(asked)))
         return act
 
@@ -175,9 +173,9 @@ def _tell_missing(queue_id: str, lo: int, hi: int) -> None:
 
 
 @action("dump", "print a message a line as JSON with the table's column names", of_each=False)
-@option("--from", "lo", metavar="OFFSET", type=int, help="default: the first")
-@option("--to", "hi", metavar="OFFSET", type=int, help="exclusive; default: end")
-@option("--count", metavar="N", type=int, help="end after N messages")
+@click.option("--from", "lo", metavar="OFFSET", type=int, help="default: the first")
+@click.option("--to", "hi", metavar="OFFSET", type=int, help="exclusive; default: end")
+@option("--count N", "end after N messages", int)
 def _dump(arguments: SimpleNamespace) -> int:
     for number, found in enumerate(rows(arguments.directory, arguments.lo, arguments.hi)):
         if number == arguments.count:

@@ -129,7 +129,7 @@ async def receive(
     work = command.recv(reactor, replace(options, follow=parts.append), received)
     receiving = Attempt(reactor, work)
     try:
-        await receiving.result()
+        await receiving.result
     except Exception:
         if not over:  # else whatever comes of leaving does not matter
             raise
@@ -142,12 +142,11 @@ async def receive(
 
 @command(__doc__)
 @connecting
-@option("--count", metavar="N", type=POSITIVE, help="end after N messages")
+@option("--count N", "end after N messages", POSITIVE)
 @option(
-    "--timeout",
-    metavar="S",
-    type=SECONDS,
-    help="end when nothing has come for S seconds; the exit status is 1 if too little came",
+    "--timeout S",
+    "end when nothing has come for S seconds; the exit status is 1 if too little came",
+    SECONDS,
 )
 @flag(
     "--until-empty",
@@ -157,9 +156,8 @@ async def receive(
 @flag("--json", "a message a line as JSON")
 @flag("--properties", "show each message's properties, too")
 @option(
-    "--filter",
-    metavar="EXPRESSION",
-    help="micromsg2: messages with these properties alone, like 'market=Teu;amount>=N100'",
+    "--filter EXPRESSION",
+    "micromsg2: messages with these properties alone, like 'market=Teu;amount>=N100'",
 )
 def run(arguments: SimpleNamespace) -> int:
     """Receive; 0 once ``--count`` messages came, or when the peer ends in peace without one.

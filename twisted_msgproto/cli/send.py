@@ -53,32 +53,25 @@ NO_SUCH_METHOD = 3
 
 
 sending = together(
-    option("--window", metavar="N", type=POSITIVE, help="messages in flight"),
-    option("--compress", metavar="LEVEL", type=whole(0, 9), help="zlib level, 0 for none"),
+    option("--window N", "messages in flight", POSITIVE),
+    option("--compress LEVEL", "zlib level, 0 for none", whole(0, 9)),
     option(
-        "--property",
-        metavar="KEY=VALUE",
-        type=PAIR,
+        "--property KEY=VALUE",
+        "micromsg2, mtl, sabc: a property (field, header) of every message",
+        PAIR,
         multiple=True,
-        help="micromsg2, mtl, sabc: a property (field, header) of every message",
     ),
-    option("--protocol-version", metavar="1|2", type=whole(1, 2), help="lumberjack: which"),
+    option("--protocol-version 1|2", "lumberjack: which", whole(1, 2)),
     option(
-        "--host",
-        metavar="HOST:PORT",
+        "--host HOST:PORT",
+        "lumberjack: one more server, tried when the one before is away",
         multiple=True,
-        help="lumberjack: one more server, tried when the one before is away",
     ),
-    option(
-        "--ttl", metavar="S", type=SECONDS, help="lumberjack: replace a connection after S seconds"
-    ),
-    option("--pipelining", metavar="N", type=POSITIVE, help="lumberjack: windows in flight"),
+    option("--ttl S", "lumberjack: replace a connection after S seconds", SECONDS),
+    option("--pipelining N", "lumberjack: windows in flight", POSITIVE),
     flag("--replace-invalid", "lumberjack, umq: send U+FFFD for what is not UTF-8"),
     option(
-        "--timeout",
-        metavar="S",
-        type=SECONDS,
-        help="give up when the server answers nothing for S seconds (default 30)",
+        "--timeout S", "give up when the server answers nothing for S seconds (default 30)", SECONDS
     ),
 )
 
@@ -162,19 +155,13 @@ def incomplete(progress: Counted, count: int | None, why: str | None) -> str | N
 
 @command(__doc__, cls=Sending)
 @connecting
-@option("--count", metavar="N", type=POSITIVE, help="send N made-up messages instead of stdin")
-@option(
-    "--size",
-    metavar="B",
-    type=SIZE,
-    help=f"bytes of a made-up message (default {SIZE_BYTES})",
-)
+@option("--count N", "send N made-up messages instead of stdin", POSITIVE)
+@option("--size B", f"bytes of a made-up message (default {SIZE_BYTES})", SIZE)
 @sending
 @flag("--json", "end with one line of JSON; show no progress")
 @option(
-    "--call",
-    metavar="METHOD",
-    help="umq: call this method once, and print its result; sabc: send this text as one"
+    "--call METHOD",
+    "umq: call this method once, and print its result; sabc: send this text as one"
     " request, and print the answer; either is a line of JSON",
 )
 @click.option(

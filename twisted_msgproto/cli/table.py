@@ -26,6 +26,7 @@ from .options import (
     LOCATION,
     PAIR,
     POSITIVE,
+    argument,
     as_json,
     command,
     flag,
@@ -57,18 +58,12 @@ run = group(__doc__)
 def action(name: str, text: str) -> Callable[[Act], None]:
     def made(act: Act) -> None:
         of_all = together(
-            click.argument(
-                "location",
-                metavar="LOCATION",
-                type=LOCATION,
-                help="the table: a directory, or s3://BUCKET/NAME",
-            ),
+            argument("location LOCATION", "the table: a directory, or s3://BUCKET/NAME", LOCATION),
             option(
-                "--storage",
-                metavar="KEY=VALUE",
-                type=PAIR,
+                "--storage KEY=VALUE",
+                "an option of the object store that the table is in",
+                PAIR,
                 multiple=True,
-                help="an option of the object store that the table is in",
             ),
             as_json,
         )
@@ -83,11 +78,10 @@ dry_run = flag("--dry-run", "say it, and change nothing")
 def queues(text: str) -> Callable[[Any], Any]:
     return together(
         option(
-            "--queue",
-            metavar="DIR",
-            type=LOCATION,
+            "--queue DIR",
+            f"{text}; a directory, or grpc://HOST:PORT of a gateway",
+            LOCATION,
             multiple=True,
-            help=f"{text}; a directory, or grpc://HOST:PORT of a gateway",
         ),
         token_file("queues at grpc://HOST:PORT"),
         tls_ca("grpc+tls://HOST:PORT"),
@@ -240,10 +234,9 @@ def _compact(arguments: SimpleNamespace) -> int:
 @action("vacuum", "remove the files which no version needs any more")
 @dry_run
 @option(
-    "--retain",
-    metavar="AGE",
+    "--retain AGE",
+    "keep what was needed since then, like 48h or 7d; at least, and by default, 24h",
     default="24h",
-    help="keep what was needed since then, like 48h or 7d; at least, and by default, 24h",
 )
 def _vacuum(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.retention import vacuum
@@ -265,11 +258,10 @@ def _vacuum(arguments: SimpleNamespace) -> int:
 @action("expire", "take old days out of the table")
 @dry_run
 @option(
-    "--before",
-    metavar="DAY",
-    help="the first day which stays: 2026-01-31; days before 2000 go only by a --before of then",
+    "--before DAY",
+    "the first day which stays: 2026-01-31; days before 2000 go only by a --before of then",
 )
-@option("--keep", metavar="AGE", help="how many days stay: 30d")
+@option("--keep AGE", "how many days stay: 30d")
 def _expire(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.actions import Run
     from twisted_msgproto.table.retention import CLOCK_DAY, expire, time_of
@@ -299,16 +291,11 @@ def _expire(arguments: SimpleNamespace) -> int:
 
 @action("erase", "take single rows out of the table, for ever")
 @dry_run
+@option("--where SQL", "the rows for which this is true, as in: client_id = 'a' AND \"offset\" < 9")
 @option(
-    "--where",
-    metavar="SQL",
-    help="the rows for which this is true, as in: client_id = 'a' AND \"offset\" < 9",
-)
-@option(
-    "--offsets",
-    metavar="FILE",
-    type=FILE,
-    help="the rows in this file, a line for each: GATEWAY OFFSET, or GATEWAY FIRST END",
+    "--offsets FILE",
+    "the rows in this file, a line for each: GATEWAY OFFSET, or GATEWAY FIRST END",
+    FILE,
 )
 @flag("--purge", "also delete the files which held them, from which older versions are read")
 def _erase(arguments: SimpleNamespace) -> int:
@@ -379,7 +366,7 @@ def read_offset_lines(path: str) -> dict[str, list[tuple[int, int]]]:
 
 @action("rewind", "set gateways to where the table is proven to be intact")
 @dry_run
-@option("--gateway", metavar="ID", multiple=True, help="default: all")
+@option("--gateway ID", "default: all", multiple=True)
 @flag("--discard", "also take rows out which the queue cannot give again")
 @queues("the queue which lands again what is taken out")
 def _rewind(arguments: SimpleNamespace) -> int:
@@ -410,12 +397,11 @@ def _rewind(arguments: SimpleNamespace) -> int:
 
 
 @action("columns", "propose the columns of a bridge.toml for a raw table, or try them out")
-@option("--config", metavar="FILE", type=FILE, help="a bridge.toml whose columns are tried out")
+@option("--config FILE", "a bridge.toml whose columns are tried out", FILE)
 @option(
-    "--try",
-    metavar="N",
-    type=POSITIVE,
-    help="with --config: errors and values of each column in the first N rows; default: 10000",
+    "--try N",
+    "with --config: errors and values of each column in the first N rows; default: 10000",
+    POSITIVE,
 )
 def _columns(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.table.derive import ROWS, propose, raw_rows, tried_lines, try_out
@@ -453,18 +439,11 @@ def _counted(found: Tried | Derived) -> dict[str, object]:
 
 
 @action("derive", "make a table with columns of a raw table's rows; a bridge goes on with it")
-@click.argument(
-    "typed",
-    metavar="TYPED",
-    type=LOCATION,
-    help="the table that is made: its name or location in the file of --config",
+@argument(
+    "typed TYPED", "the table that is made: its name or location in the file of --config", LOCATION
 )
 @option(
-    "--config",
-    metavar="FILE",
-    type=FILE,
-    required=True,
-    help="the bridge.toml that defines TYPED, and names the queues",
+    "--config FILE", "the bridge.toml that defines TYPED, and names the queues", FILE, required=True
 )
 def _derive(arguments: SimpleNamespace) -> int:
     from twisted_msgproto.spark.configuration import overlap, read_bridge_file, same_place

@@ -51,25 +51,16 @@ LOOK_MILLISECONDS: Final = 200
 @queue_options
 @click.option("-f", "--follow", is_flag=True, help="show what arrives, too, until Ctrl-C")
 @option(
-    "-n",
-    "--lines",
-    metavar="N",
-    type=whole(0),
+    "-n --lines N",
+    f"begin with the last N messages; 0: with the next one (default {LINES})",
+    whole(0),
     default=LINES,
-    help=f"begin with the last N messages; 0: with the next one (default {LINES})",
 )
+@option("--protocol NAME", "only messages of this protocol", Protocol(), multiple=True)
 @option(
-    "--protocol",
-    metavar="NAME",
-    type=Protocol(),
+    "--destination GLOB",
+    "only messages to this queue, topic, method or resource, such as 'orders.*'",
     multiple=True,
-    help="only messages of this protocol",
-)
-@option(
-    "--destination",
-    metavar="GLOB",
-    multiple=True,
-    help="only messages to this queue, topic, method or resource, such as 'orders.*'",
 )
 @flag("--json", "one JSON object a line, with the table's column names")
 def run(arguments: SimpleNamespace) -> int:

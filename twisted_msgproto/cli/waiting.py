@@ -52,7 +52,8 @@ class Attempt(Generic[T]):
         self._over = False
         self._clock = clock
         self._timer: Any = None
-        self._running = Deferred.fromCoroutine(self._run(work))
+        self.result: Deferred[T] = Deferred.fromCoroutine(self._run(work))
+        """Fires with what the work returns or raises; CancelledError if it is given up."""
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -62,10 +63,6 @@ class Attempt(Generic[T]):
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def result(self) -> T:
-        """Return what the work returns; raises what it raises, CancelledError if given up."""
-        return await self._running
-
     def give_up(self) -> None:
         if not self.given_up:
             self._give_up()
@@ -73,7 +70,7 @@ class Attempt(Generic[T]):
     def _give_up(self) -> None:
         self.given_up = True
         self._timer = None
-        self._running.cancel()
+        self.result.cancel()
         if not self._over:
             self._timer = self._clock.callLater(self._leave, self._give_up)
 
@@ -105,7 +102,7 @@ class Patience:
         self._moved()
         self._attempt = attempt = Attempt(self._clock, work, GOODBYE_SECONDS)
         try:
-            return await attempt.result()
+            return await attempt.result
         except CancelledError:  # any other error: the protocol knows better what is wrong
             if not attempt.given_up:
                 raise
