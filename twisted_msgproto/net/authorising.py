@@ -19,6 +19,8 @@ from fnmatch import translate
 from functools import lru_cache
 from glob import escape
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from sys import getsizeof
 from typing import Any, Final, NamedTuple
@@ -259,12 +261,12 @@ class Rule:
             and (self.virtual_host is None or _fits_user(self.virtual_host, client.virtual_host))
         )
 
-    def fits(self, user: str | None) -> Fits | None:
-        """Return what a name has to match; None: every name fits."""
+    def names_for(self, user: str | None) -> tuple[str, ...]:
+        """Return globs of the names that it fits."""
         if self.name is None:
-            return None
+            return ("*",)
         names = (name for name in self.name if user or OWN_NAME not in name)
-        return _any_of(tuple(name.replace(OWN_NAME, escape(user or "")) for name in names))
+        return tuple(name.replace(OWN_NAME, escape(user or "")) for name in names)
 
     @property
     def unconditional(self) -> bool:
@@ -305,21 +307,25 @@ class Rules:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules: tuple[Rule, ...] = tuple(rules)
-        self._rules_for = lru_cache(RULES_MAX)(self._select)
+        self._runs_for = lru_cache(RULES_MAX)(self._select)
 
     def allows(self, access: Access) -> bool:
         """Return what the first rule that fits says; False if none does."""
         name = access.name
         # Dead letters are messages of their queue, and as secret.
         queue = name.removesuffix(DEAD) if access.action == CONSUME else name
-        for allowed, fits in self._rules_for(access._replace(name="")):
-            if fits is None or fits(name) or (queue != name and fits(queue)):
+        for allowed, fits in self._runs_for(access._replace(name="")):
+            if fits(name) or (queue != name and fits(queue)):
                 return allowed
         return False
 
-    def _select(self, client: Access) -> tuple[tuple[bool, Fits | None], ...]:
+    def _select(self, client: Access) -> tuple[tuple[bool, Fits], ...]:
+        """Return the rules for ``client``; those of one verdict that follow one another are one."""
         concerned = (rule for rule in self.rules if rule.concerns(client))
-        return tuple((rule.allowed, rule.fits(client.user)) for rule in concerned)
+        return tuple(
+            (allowed, _any_of(tuple(name for rule in run for name in rule.names_for(client.user))))
+            for allowed, run in groupby(concerned, attrgetter("allowed"))
+        )
 
     def tables(self) -> Iterator[dict[str, list[str]]]:
         """Yield each rule as a table of a file."""
