@@ -73,10 +73,13 @@ def test_counts_as_json(landed: Landed) -> None:
     assert torn.exists(), "who reads mends nothing"
 
 
-def test_verify_of_a_whole_table(landed: Landed) -> None:
-    assert landed.msgproto("verify", "--queue", landed.queue).splitlines() == [
+def test_verify_of_a_whole_table(landed: Landed, tmp_path: Path) -> None:
+    other = Gateway(tmp_path / "other")
+    queues = ["--queue", landed.queue, "--queue", str(other.directory)]
+    assert landed.msgproto("verify", *queues).splitlines() == [
         f"gateway {landed.id}: landed 21, intact from 0 to 21, 21 rows",
         f"table {landed.location} version 4: 21 rows in 4 files, all intact",
+        f"gateway {other.id}: nothing of its queue has landed in this table",
     ]
 
 

@@ -171,6 +171,8 @@ def _verify(arguments: SimpleNamespace) -> int:
         print(json.dumps(_facts(report)))
     else:
         _print_report(report)
+        for gateway in sorted(asked.keys() - report.gateways.keys()):
+            print(f"gateway {gateway}: nothing of its queue has landed in this table")
     return 0 if report.intact else WRONG
 
 
