@@ -300,8 +300,10 @@ def test_a_retry_is_left_out_within_the_window(spark: Any, retried: Path) -> Non
     )
     # By the whole content: the two plain bodies are the same, ids 1 differ in t.
     assert column(views.effectively_once(frame, window="3 hours"), "offset") == [0, 1, 3, 4]
-    with pytest.raises(ConfigurationError, match="a key is a JSON path"):
-        views.effectively_once(frame, "id")
+    for key in ("id", "$id", '$["id"]', "$.id.", "$.ids[", "$..id"):
+        with pytest.raises(ConfigurationError, match="a key is a JSON path"):
+            views.effectively_once(frame, key)
+    assert column(views.effectively_once(frame, "$['id']"), "offset") == [0, 1, 3, 4, 5]
 
 
 def test_what_a_sender_decides_makes_the_key(spark: Any, tmp_path: Path) -> None:

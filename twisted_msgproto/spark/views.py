@@ -11,6 +11,7 @@ not acknowledged, and such a message lands twice, at two offsets: see :func:`eff
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -35,6 +36,9 @@ MADE = "_msgproto_made"
 """A column in between, never seen outside."""
 
 NO_VARIANT = "the body is no JSON that a VARIANT can hold"
+
+PATH = re.compile(r"\$(\.[^.\[]+|\[(\d+|\*|'[^'?]+')\])*")
+"""Spark's JSON paths: with any other text ``get_json_object`` finds nothing, and says nothing."""
 
 CONTENT = ("protocol", "kind", "destination", "client_id", "fields", "body", "attachments")
 """The sender decides these columns.  A retry has them all again; its session, peer, time and (as
@@ -254,8 +258,10 @@ def message_key(key: str | None = None, *, body: str = "body") -> Column:
     of everything the sender decides: :data:`CONTENT`.
     """
     if key is not None:
-        if not key.startswith("$"):
-            raise ConfigurationError(f"a key is a JSON path as $.event.id, not {key!r}")
+        if not PATH.fullmatch(key):
+            raise ConfigurationError(
+                f"a key is a JSON path as $.event.id or $['event.id'], not {key!r}"
+            )
         return sf.get_json_object(body_text(body), key)
     parts = []
     for name in CONTENT:
