@@ -176,7 +176,7 @@ class SessionHooks:
             for side in ("server", "client"):
 
                 def sessionEstablished(session: Any, end: Any = end) -> None:
-                    stood.append(session.established)
+                    stood.append(bool(session.established and session.connected))
                     end(session)
 
                 hooks = {"sessionEstablished": sessionEstablished}

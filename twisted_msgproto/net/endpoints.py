@@ -564,12 +564,10 @@ class ProxiedConnection(HAProxyProtocolWrapper):
 
     @property
     def _sessions(self) -> SessionFactory | None:
-        sessions = self.factory.wrappedFactory
-        if isinstance(sessions, TlsFactory):
-            sessions = sessions.wrappedFactory
-        if not isinstance(sessions, SessionFactory):  # WebSocket carries those of another one
-            sessions = getattr(sessions, "sessions", None)
-        return sessions if isinstance(sessions, SessionFactory) else None
+        found = self.factory
+        while not isinstance(found, SessionFactory | None):  # behind TLS or WebSocket
+            found = getattr(found, "wrappedFactory", None) or getattr(found, "sessions", None)
+        return found
 
     def _refuse(self, late: str = "") -> None:
         sessions = self._sessions
