@@ -207,7 +207,7 @@ GOOD = {"allow": "publish"}
         ([{**GOOD, "name": "a/{usr}"}], r"name: 'a/\{usr\}': only \{user\} in name may stand"),
         ([{**GOOD, "user": "{user}"}], r"user: '\{user\}': no braces; write \[\{\]"),
         (
-            [{"deny": "*"}, {**GOOD, "user": "ada"}],
+            [{"deny": "*"}, {"allow": "*", "user": "ada"}],
             "rule 2: it is never reached, since rule 1 fits everything: write it above that one",
         ),
     ],
