@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import Any, Final, Protocol
@@ -86,11 +86,11 @@ class Holder(Protocol):
 class _Account:
     outward: bool
     stopped: float | None
-    number: int = 0
-    began: float = 0.0
-    paid: float = 0.0  # what came so far was enough until then
+    number: int = field(init=False)
+    began: float = field(init=False)
+    paid: float = field(init=False)  # what came so far was enough until then
+    may: int = field(init=False)  # with no more bytes than these it is not held back
     nbytes: int = 0
-    may: int = 0  # with no more bytes than these it is not held back
     objects: int = 0
 
     @property

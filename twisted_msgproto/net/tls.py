@@ -319,12 +319,9 @@ class TlsConnection(BufferingTLSTransport):
 
     def _go_on(self) -> None:
         self._next_turn = None
-        if not self._paused and self.connected:
-            self.dataReceived(b"")  # as the socket does it: somebody may measure that
-            if not self._paused and self._next_turn is None and self.connected:
-                self.transport.resumeProducing()
-        else:
-            self._countRest()
+        self.dataReceived(b"")  # as the socket does it: somebody may measure that
+        if not self._paused and self._next_turn is None and self.connected:
+            self.transport.resumeProducing()
 
     def pauseProducing(self) -> None:
         self._paused = True
