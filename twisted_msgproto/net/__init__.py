@@ -5,6 +5,7 @@ from .authorising import Access, Authoriser, IAuthoriser, Rules, read_rules
 from .clients.command_types import ClientEndpoint
 from .counters import Counters
 from .deferreds import Later
+from .factory import ServerSettings, SessionSettings
 from .lifetimes import ClientTLS, Connecting, ServerEndpoint, Serving
 from .session import Session, SessionHooks
 from .sink import DurableSink, IMessageSink, MessageSink
@@ -26,9 +27,11 @@ __all__ = [
     "PasswordFile",
     "Rules",
     "ServerEndpoint",
+    "ServerSettings",
     "Serving",
     "Session",
     "SessionHooks",
+    "SessionSettings",
     "portal_over",
     "read_rules",
 ]

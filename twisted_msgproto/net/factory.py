@@ -138,7 +138,13 @@ def expect(name: str, value: object, what: str, good: bool) -> None:
 
 
 class SessionSettings(TypedDict, total=False):
-    """What every factory takes by name beside ``limits``; :class:`SessionFactory` explains."""
+    """What every factory takes by name beside ``limits``.
+
+    Attributes:
+        clock: anything with ``seconds()`` and ``callLater()``; the global reactor if None.
+        wallClock: returns ``received_at`` (seconds since 1970-01-01 UTC).
+        shared: what the servers of a process have in common.
+    """
 
     clock: Any
     wallClock: Callable[[], float]
@@ -146,7 +152,11 @@ class SessionSettings(TypedDict, total=False):
 
 
 class ServerSettings(SessionSettings, total=False):
-    """What every server's factory takes so; :class:`MsgprotoServerFactory` explains."""
+    """What every server's factory takes so.
+
+    Attributes:
+        authoriser: an :class:`.IAuthoriser` that says what clients may do; None allows everything.
+    """
 
     authoriser: Authoriser | None
 
@@ -190,9 +200,7 @@ class SessionFactory:
     ) -> None:
         """Make a factory.
 
-        ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
-        ``callLater()``; the global reactor if None.  ``wallClock`` returns ``received_at`` (seconds
-        since 1970-01-01 UTC).  ``shared`` is what the servers of a process have in common.
+        ``limits``: changes to the defaults by name.  The rest is as in :class:`SessionSettings`.
 
         Raises ConfigurationError for a limit that does not exist or makes no sense, TypeError for
         what is no sink, no limits, no clock or no SharedState.

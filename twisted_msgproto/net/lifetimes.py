@@ -146,12 +146,6 @@ class Connecting(Generic[C]):
 
     Either raises Refused, TimedOut (also when the session does not stand within ``timeout``
     seconds), ProtocolViolation or ConnectionClosed (also when nobody can be reached).
-
-    What every ``connect`` takes: an address such as ``tcp:HOST:PORT``, ``tls:HOST:PORT``,
-    ``unix:PATH``, any string of a Twisted client endpoint, or an endpoint; ``client``, the class of
-    the client; ``factory``, one of your own, which has the settings itself; ``tls``, which takes
-    the place of the system's authorities.  It raises ConfigurationError for an address, a limit or
-    a setting that makes no sense, TypeError for settings beside ``factory``.
     """
 
     def __init__(
@@ -304,13 +298,6 @@ class Serving(Generic[F]):
     (an address in use, a queue that cannot be opened), or QueueLocked when another process writes
     the queue.  Leaving the block, however that happens, is :meth:`close`; a second cancellation
     meanwhile is :meth:`abort`.
-
-    What every ``serve`` takes: ``at``, strings of Twisted server endpoints, as the command line
-    takes them, or endpoints; ``sink``, which gets the messages and is never closed, or ``queue``, a
-    directory whose queue is opened and closed with the server; ``server``, the class of the
-    sessions; ``factory``, one of your own, which has the settings itself.  It raises
-    ConfigurationError for an address, an origin or a limit that makes no sense, TypeError for
-    settings beside ``factory``, and for ``sink`` and ``queue`` together.
 
     Attributes:
         factory: the server: its sessions, counters and verbs.

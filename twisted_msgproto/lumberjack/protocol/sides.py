@@ -468,7 +468,13 @@ def connect(
 ) -> Connecting[C]:
     """Return what connects to a reader when it is awaited or entered: a :class:`.Connecting`.
 
-    The arguments are told there, and at :class:`LumberjackClientFactory`.
+    ``to``: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, any string of a Twisted client
+    endpoint, or an endpoint.  ``client``: the class of the client.  ``factory``: one of your own,
+    which has the settings itself.  ``timeout``: seconds until the session stands.  ``tls`` takes
+    the place of the system's authorities.  The rest is as for :class:`LumberjackClientFactory`.
+
+    Raises ConfigurationError for an address, a limit or a setting that makes no sense, TypeError
+    for settings beside ``factory``.
     """
     reactor = running(reactor)
     made = factory_of(
@@ -498,7 +504,13 @@ def serve(
 ) -> Serving[LumberjackServerFactory]:
     """Return what listens when it is awaited or entered: a :class:`.Serving`.
 
-    The arguments are told there, and at :class:`LumberjackServerFactory`.
+    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
+    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
+    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
+    own, which has the settings itself.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``, and for ``sink`` and ``queue`` together.
     """
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)

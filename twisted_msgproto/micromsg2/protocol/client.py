@@ -467,7 +467,13 @@ def connect(
 ) -> Connecting[C]:
     """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
 
-    The arguments are told there, and at :class:`MicroMsg2ClientFactory`.
+    ``to``: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, any string of a Twisted client
+    endpoint, or an endpoint.  ``client``: the class of the client.  ``factory``: one of your own,
+    which has the settings itself.  ``timeout``: seconds until the session stands.  ``tls`` takes
+    the place of the system's authorities.  ``proposal`` as for :class:`MicroMsg2ClientFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``.
     """
     reactor = running(reactor)
     made = factory_of(

@@ -426,8 +426,14 @@ def serve(
 ) -> Serving[MicroMsg2ServerFactory]:
     """Return what listens when it is awaited or entered: a :class:`.Serving`.
 
-    The arguments are told there, and at :class:`MicroMsg2ServerFactory`.  Raises ValueError for a
-    queue that cannot be one.
+    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
+    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
+    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
+    own, which has the settings itself.  The rest is as for :class:`MicroMsg2ServerFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, ValueError for a queue
+    that cannot be one, TypeError for settings beside ``factory``, and for ``sink`` and ``queue``
+    together.
     """
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)

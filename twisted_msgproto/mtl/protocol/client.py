@@ -468,8 +468,13 @@ def connect(
 ) -> Connecting[C]:
     """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
 
-    The arguments are told there, and at :class:`MtlClientFactory`.  ``control`` is the ZeroMQ
-    address of the server's control flow; :func:`.credentials` makes what ``credentials`` takes.
+    ``control``: the ZeroMQ address of the server's control flow.  ``client``: the class of the
+    client.  ``factory``: one of your own, which has the settings itself.  ``timeout``: seconds
+    until the session stands.  The rest is as for :class:`MtlClientFactory`; :func:`.credentials`
+    makes what ``credentials`` takes.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``.
     """
     reactor = running(reactor)
     check_address(control)

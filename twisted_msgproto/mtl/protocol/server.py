@@ -553,9 +553,15 @@ def serve(
 ) -> Serving[MtlServerFactory]:
     """Return what listens when it is awaited or entered: a :class:`.Serving`.
 
-    The arguments are told there, and at :class:`MtlServerFactory`.  ``at``: ZeroMQ addresses
-    (``tcp://HOST:PORT``, ``ipc://PATH``) for control.  ``data``: the one for data; None: the next
-    port, or one of ``at``: the same socket, as always with ``ipc:``.
+    ``at``: ZeroMQ addresses (``tcp://HOST:PORT``, ``ipc://PATH``) for control.  ``data``: the one
+    for data; None: the next port, or one of ``at``: the same socket, as always with ``ipc:``.
+    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
+    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
+    own, which has the settings itself.  ``insecure`` allows addresses off this machine without
+    CURVE.  The rest is as for :class:`MtlServerFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``, and for ``sink`` and ``queue`` together.
     """
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)

@@ -383,8 +383,14 @@ def connect(
 ) -> Connecting[C]:
     """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
 
-    The arguments are told there, and at :class:`SabcClientFactory`.  ``to`` may be ``ws://…`` or
-    ``wss://…`` as well; ``origin`` is for these, to play a browser.
+    ``to``: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…``, ``wss://…``, any string
+    of a Twisted client endpoint, or an endpoint.  ``client``: the class of the client.
+    ``factory``: one of your own, which has the settings itself.  ``timeout``: seconds until the
+    session stands.  ``tls`` takes the place of the system's authorities.  ``origin`` is for
+    WebSocket, to play a browser; the rest as for :class:`SabcClientFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``.
     """
     reactor = running(reactor)
     made = factory_of(
@@ -423,8 +429,14 @@ def serve(
 ) -> Serving[SabcServerFactory]:
     """Return what listens when it is awaited or entered: a :class:`.Serving`.
 
-    The arguments are told there, and at :class:`SabcServerFactory`.  ``websocket`` is as ``at``,
-    for WebSocket, where web pages of ``origins`` may connect.
+    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints;
+    ``websocket``: alike, for WebSocket, where web pages of ``origins`` may connect.  ``sink`` gets
+    the messages and is never closed; ``queue`` is a directory whose queue is opened and closed with
+    the server.  ``server``: the class of the sessions.  ``factory``: one of your own, which has the
+    settings itself.  ``portal`` as for :class:`SabcServerFactory`.
+
+    Raises ConfigurationError for an address, an origin or a limit that makes no sense, TypeError
+    for settings beside ``factory``, and for ``sink`` and ``queue`` together.
     """
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)

@@ -356,8 +356,13 @@ def connect(
 ) -> Connecting[C]:
     """Return what connects to a server when it is awaited or entered: a :class:`.Connecting`.
 
-    The arguments are told there, and at :class:`UmqClientFactory`.  ``url`` is
-    ``ws://HOST[:PORT]/PATH`` or ``wss://…``; ``endpoint``: where to connect to instead of its host.
+    ``url``: ``ws://HOST[:PORT]/PATH`` or ``wss://…``.  ``client``: the class of the client.
+    ``factory``: one of your own, which has the settings itself.  ``timeout``: seconds until the
+    session stands.  ``tls`` takes the place of the system's authorities.  ``endpoint``: where to
+    connect to instead of the URL's host.  The rest is as for :class:`UmqClientFactory`.
+
+    Raises ConfigurationError for an address or a limit that makes no sense, TypeError for settings
+    beside ``factory``.
     """
     reactor = running(reactor)
     made = factory_of(
@@ -393,10 +398,16 @@ def serve(
 ) -> Serving[UmqServerFactory]:
     """Return what listens when it is awaited or entered: a :class:`.Serving`.
 
-    The arguments are told there, and at :class:`UmqServerFactory`.  With a ``sink`` or a ``queue``,
-    and without ``methods`` and ``server``, it does as ``twistd umq`` does: every call is stored,
-    and one of the form ``["METHOD", …]`` is answered with :class:`.Stored`, but for the methods of
-    a :class:`.Hub`.
+    ``at``: strings of Twisted server endpoints, as the command line takes them, or endpoints.
+    ``sink`` gets the messages and is never closed; ``queue`` is a directory whose queue is opened
+    and closed with the server.  ``server``: the class of the sessions.  ``factory``: one of your
+    own, which has the settings itself.  With a ``sink`` or a ``queue``, and without ``methods`` and
+    ``server``, it does as ``twistd umq`` does: every call is stored, and one of the form
+    ``["METHOD", …]`` is answered with :class:`.Stored`, but for the methods of a :class:`.Hub`.
+    The rest is as for :class:`UmqServerFactory`.
+
+    Raises ConfigurationError for an address, an origin or a limit that makes no sense, TypeError
+    for settings beside ``factory``, and for ``sink`` and ``queue`` together.
     """
     reactor = running(reactor)
     sink, owned = sink_of(sink, queue, factory, reactor)
