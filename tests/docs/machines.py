@@ -18,7 +18,7 @@ from typing import Any
 from tests.core.broker.world import QUEUED
 from tests.docs import drawings
 from twisted_msgproto import registry
-from twisted_msgproto.core.machine import Steps
+from twisted_msgproto.core.machine import Own
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 DIRECTORY = DOCS / "machines"
@@ -48,7 +48,7 @@ def is_table(value: object, module: ModuleType) -> bool:
         and state.__module__ == module.__name__
         and all(isinstance(row, Mapping) for row in value.values())
         and all(
-            inspect.isclass(event) or isinstance(event, Steps)
+            inspect.isclass(event) or isinstance(event, Own)
             for row in value.values()
             for event in row
         )

@@ -112,7 +112,7 @@ def umq_codec() -> Any:
         found = decode(text)
         if isinstance(found, umq.UmqFault):
             return {"fault": found.reason, "code": int(found.code)}
-        letter = umq.LETTERS[type(found)]
+        letter = found.command.letter
         return {"letter": letter, "id": found.id, "payload": found.payload, "A": found.attachments}
 
     octets = tuple(text.encode() for text in UMQ_CASES)

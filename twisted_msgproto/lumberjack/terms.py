@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.errors import Fault
 from ..core.limits import Limit
-from ..core.machine import Happening, State, Steps, Table, to
+from ..core.machine import Happening, Own, State, Table, to
 from .wire import frames
 from .wire.frames import Compressed, Data, Json, Window
 
@@ -54,19 +54,19 @@ ReaderEvent = JsonReceived | DataReceived | Fault
 """A read returns one event for each run of one kind; a Fault is always the last event of all."""
 
 
-class Step(Steps):
+class Step:
     """What leads on beside the peer's frames."""
 
-    EMPTY_WINDOW = auto()  # a ``W`` 0 arrived: an empty batch that changes no window (``LJ-07``)
-    WINDOW_COMPLETED = auto()
-    TAIL_ACKNOWLEDGED = auto()  # of a window that stays short (``LJ-13``)
-    STOPPED = auto()  # the writer has shut its side (``LJ-19``), or this one ends
-    CONNECTION_LOST = auto()
-    EVENTS_QUEUED = auto()
-    WINDOW_SENT = auto()
-    WINDOWS_FILLED = auto()  # as many windows are in flight as may be
-    ALL_ACKNOWLEDGED = auto()  # nothing is in flight any more
-    DRAIN_BEGUN = auto()
+    EMPTY_WINDOW = Own()  # a ``W`` 0 arrived: an empty batch that changes no window (``LJ-07``)
+    WINDOW_COMPLETED = Own()
+    TAIL_ACKNOWLEDGED = Own()  # of a window that stays short (``LJ-13``)
+    STOPPED = Own()  # the writer has shut its side (``LJ-19``), or this one ends
+    CONNECTION_LOST = Own()
+    EVENTS_QUEUED = Own()
+    WINDOW_SENT = Own()
+    WINDOWS_FILLED = Own()  # as many windows are in flight as may be
+    ALL_ACKNOWLEDGED = Own()  # nothing is in flight any more
+    DRAIN_BEGUN = Own()
 
 
 class Reading(State):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.errors import Fault
 from ..core.limits import Limit
-from ..core.machine import Happening, State, Steps, Table, to
+from ..core.machine import Happening, Own, State, Table, to
 from .wire import frames
 from .wire.frames import Command, Error, ExtensionFrame, Handshake, Messages, Part
 from .wire.texts import Properties
@@ -139,11 +139,11 @@ Event = (
 # ── Tables ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Step(Steps):
+class Step:
     """What leads on beside the peer's frames."""
 
-    OPENED = auto()  # the client has sent its opening handshake
-    CONNECTION_LOST = auto()  # the connection is gone
+    OPENED = Own()  # the client has sent its opening handshake
+    CONNECTION_LOST = Own()  # the connection is gone
 
 
 class Side(State):

@@ -12,7 +12,7 @@ from typing import Final
 
 from ..core.broker import LIMITS as BROKER_LIMITS
 from ..core.limits import Limit
-from ..core.machine import Happening, State, Steps, Table, to
+from ..core.machine import Happening, Own, State, Table, to
 from .wire import LIMITS, Authorize, Open, Reply, RequestReader, RequestWriter, SelectProfile
 from .wire.data import Confirm, Content, Dismiss, Lease, Ping, Pong, Reject, Response, Summon
 
@@ -87,24 +87,24 @@ CLIENT_LIMITS: Final = (
 # ── The server's session ──────────────────────────────────────────────────────────────────────────
 
 
-class Step(Steps):
+class Step:
     """What leads on beside the peer's frames."""
 
-    GRANTED = auto()  # the client is who it says, or need not say
-    CHALLENGED = auto()  # the SASL cycle continues
-    DENIED = auto()  # the SASL cycle ended without success, or the authentication has ended
-    READER_LEASED = auto()  # the lease that was shown is one of Connection.Reader
-    WRITER_LEASED = auto()  # the lease that was shown is one of Connection.Writer
-    CONTENT_LOST = auto()  # content of the flow never will be safe
-    FLOW_ENDED = auto()  # the peer is gone, the session of the lease has ended, or content was lost
-    OPENED = auto()  # the server answered 201 to Open or Authorize
-    UNAUTHORIZED = auto()  # the server answered 401
-    PROFILE_SELECTED = auto()  # the server answered 200 to Profile
-    SOCKET_CHANGED = auto()  # the server does not know the new socket
-    RENEWED = auto()  # a lease and a socket are there
-    LEASE_ACCEPTED = auto()  # the server answered 200 to the lease
-    FLOW_LOST = auto()  # the server answered 403 to a command, or nothing
-    FLOW_CLOSED = auto()  # the caller wants no more
+    GRANTED = Own()  # the client is who it says, or need not say
+    CHALLENGED = Own()  # the SASL cycle continues
+    DENIED = Own()  # the SASL cycle ended without success, or the authentication has ended
+    READER_LEASED = Own()  # the lease that was shown is one of Connection.Reader
+    WRITER_LEASED = Own()  # the lease that was shown is one of Connection.Writer
+    CONTENT_LOST = Own()  # content of the flow never will be safe
+    FLOW_ENDED = Own()  # the peer is gone, the session of the lease has ended, or content was lost
+    OPENED = Own()  # the server answered 201 to Open or Authorize
+    UNAUTHORIZED = Own()  # the server answered 401
+    PROFILE_SELECTED = Own()  # the server answered 200 to Profile
+    SOCKET_CHANGED = Own()  # the server does not know the new socket
+    RENEWED = Own()  # a lease and a socket are there
+    LEASE_ACCEPTED = Own()  # the server answered 200 to the lease
+    FLOW_LOST = Own()  # the server answered 403 to a command, or nothing
+    FLOW_CLOSED = Own()  # the caller wants no more
 
 
 class SessionState(State):

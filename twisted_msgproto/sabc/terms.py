@@ -16,7 +16,7 @@ from typing import Final
 
 from ..core.errors import Fault
 from ..core.limits import Limit
-from ..core.machine import State, Steps, Table, to
+from ..core.machine import Own, State, Table, to
 from .wire import (
     CLIENT_ID,
     CLIENT_PASSCODE,
@@ -203,21 +203,21 @@ Event = (
 )
 
 
-class Step(Steps):
+class Step:
     """What leads on beside the peer's frames."""
 
-    ACCEPTED = auto()  # the application's yes to a session
-    REJECTED = auto()  # the application's no; the client may try again
-    MESSAGE_SENT = auto()  # an original of ours: a request or a send-only message
-    ANSWER_SENT = auto()  # an answer of ours
-    DRAIN_BEGUN = auto()  # the server's wish for no more originals, though no DISCONNECT came
-    DRAINED = auto()  # the last answer that was owed
-    STOPPED = auto()  # our end at once
-    EXPIRED = auto()  # the end of the session's time
-    TIMED_OUT = auto()  # a drain that lasted too long
-    CONNECTION_LOST = auto()  # the end of the connection
-    CONNECT_SENT = auto()  # our wish for a session
-    DISCONNECT_SENT = auto()  # our wish for an orderly end
+    ACCEPTED = Own()  # the application's yes to a session
+    REJECTED = Own()  # the application's no; the client may try again
+    MESSAGE_SENT = Own()  # an original of ours: a request or a send-only message
+    ANSWER_SENT = Own()  # an answer of ours
+    DRAIN_BEGUN = Own()  # the server's wish for no more originals, though no DISCONNECT came
+    DRAINED = Own()  # the last answer that was owed
+    STOPPED = Own()  # our end at once
+    EXPIRED = Own()  # the end of the session's time
+    TIMED_OUT = Own()  # a drain that lasted too long
+    CONNECTION_LOST = Own()  # the end of the connection
+    CONNECT_SENT = Own()  # our wish for a session
+    DISCONNECT_SENT = Own()  # our wish for an orderly end
 
 
 class Serving(State):

@@ -16,24 +16,9 @@ from enum import auto
 from typing import Final
 
 from ..core.limits import Limit
-from ..core.machine import State, Steps, Table, to
+from ..core.machine import Own, State, Table, to
 from . import wire
-from .wire import (
-    AttachmentError,
-    Call,
-    Callback,
-    CallError,
-    Fatal,
-    Hello,
-    Result,
-    SetAttribute,
-    TopicClose,
-    TopicUpdate,
-    UmqFault,
-    UnsetAttribute,
-    Unsubscribe,
-    Welcome,
-)
+from .wire import BY_LETTER, Commands, UmqFault
 
 
 @dataclass(slots=True, frozen=True)
@@ -260,16 +245,17 @@ CLOSING_TOPICS: Final = 1024
 # ── What happens, beside the peer's frames ──────────────────────────────────────────────────────
 
 
-class Step(Steps):
+class Step:
     """What leads on beside the peer's frames."""
 
-    HELLO_SENT = auto()  # our ``H``
-    HELLO_COMPLETED = auto()  # the last attachment of the peer's ``H``
-    WELCOME_SENT = auto()  # our ``W``
-    COMMAND_SENT = auto()  # a command of ours in the open session
-    FATAL_SENT = auto()  # our ``F``
-    FAULTED = auto()  # a fault of the peer, and our ``F``
-    CONNECTION_LOST = auto()  # the end of the connection
+    ATTACHMENT = Own()  # a binary message of the peer (``UM-01``)
+    HELLO_SENT = Own()  # our ``H``
+    HELLO_COMPLETED = Own()  # the last attachment of the peer's ``H``
+    WELCOME_SENT = Own()  # our ``W``
+    COMMAND_SENT = Own()  # a command of ours in the open session
+    FATAL_SENT = Own()  # our ``F``
+    FAULTED = Own()  # a fault of the peer, and our ``F``
+    CONNECTION_LOST = Own()  # the end of the connection
 
 
 class ClientState(State):
@@ -292,11 +278,12 @@ class ServerState(State):
 
 
 _SESSION: Final = (
-    *(Call, Callback, Result, CallError, TopicUpdate, TopicClose, Unsubscribe),
-    *(SetAttribute, UnsetAttribute, AttachmentError, wire.Attachment, Step.COMMAND_SENT),
+    *(one for letter, one in BY_LETTER.items() if letter not in "HWF!"),
+    Step.ATTACHMENT,
+    Step.COMMAND_SENT,
 )
 
-_ENDS: Final = (Fatal, Step.FATAL_SENT, Step.FAULTED, Step.CONNECTION_LOST)
+_ENDS: Final = (Commands.FATAL, Step.FATAL_SENT, Step.FAULTED, Step.CONNECTION_LOST)
 
 CLIENT: Final[Table[ClientState]] = {
     ClientState.START: {
@@ -304,7 +291,7 @@ CLIENT: Final[Table[ClientState]] = {
         **to(ClientState.CLOSED, *_ENDS),
     },
     ClientState.AWAITING_WELCOME: {
-        Welcome: ClientState.OPEN,
+        Commands.WELCOME: ClientState.OPEN,
         **to(ClientState.CLOSED, *_ENDS),
     },
     ClientState.OPEN: {
@@ -317,11 +304,11 @@ CLIENT: Final[Table[ClientState]] = {
 
 SERVER: Final[Table[ServerState]] = {
     ServerState.AWAITING_HELLO: {
-        Hello: ServerState.RECEIVING_HELLO,
+        Commands.HELLO: ServerState.RECEIVING_HELLO,
         **to(ServerState.CLOSED, *_ENDS),
     },
     ServerState.RECEIVING_HELLO: {
-        **to(ServerState.RECEIVING_HELLO, wire.Attachment, AttachmentError),
+        **to(ServerState.RECEIVING_HELLO, Step.ATTACHMENT, Commands.ATTACHMENT_ERROR),
         Step.HELLO_COMPLETED: ServerState.AUTHORISING,
         **to(ServerState.CLOSED, *_ENDS),
     },

@@ -18,6 +18,7 @@ from typing import Final
 
 from ..core.errors import Fault, shown
 from ..core.limits import Limit, Limits
+from ..core.machine import Own
 
 VERSION: Final = 1
 
@@ -57,6 +58,35 @@ class UmqFault(Fault):
     code: Code = Code.FORMAT
 
 
+class Command(Own):
+    """What a text message is, by its letter."""
+
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+
+
+class Commands:
+    """All of them."""
+
+    ATTACHMENT_ERROR = Command("-")  # in the place of one attachment (``UM-04``)
+    HELLO = Command("H")  # a client's first; the id is its version (``UM-06``)
+    WELCOME = Command("W")  # the server's yes; the id is the version, possibly lowered (``UM-07``)
+    FATAL = Command("F")  # ``<code> <message>``, the last command of its sender (``UM-08``)
+    CALL = Command("C")  # a remote procedure call (``UM-09``)
+    CALLBACK = Command("B")  # a call of what the other side registered (``UM-11``)
+    RESULT = Command("R")  # a call's answer (``UM-10``)
+    CALL_ERROR = Command("E")  # a call's failure (``UM-09``, ``UM-10``)
+    TOPIC_UPDATE = Command("T")  # something new on a topic (``UM-12``)
+    TOPIC_CLOSE = Command("D")  # a topic's end by its publisher (``UM-13``)
+    UNSUBSCRIBE = Command("U")  # a topic's end by its subscriber (``UM-14``)
+    SET_ATTRIBUTE = Command("S")  # ``name=value`` (``UM-15``)
+    UNSET_ATTRIBUTE = Command("X")  # a name (``UM-16``)
+
+
+BY_LETTER: Final = {one.letter: one for one in vars(Commands).values() if isinstance(one, Command)}
+BY_LETTER["!"] = Commands.CALL_ERROR  # of a later draft, and never written (``UM-09``)
+
+
 @dataclass
 class Frame:
     """One command.
@@ -64,6 +94,7 @@ class Frame:
     ``id`` is the text as it came, ``attachments`` the number of binary messages that follow.
     """
 
+    command: Command
     id: str = ""
     payload: str = ""
     attachments: int = 0
@@ -73,84 +104,6 @@ class Frame:
         """Return the id's value."""
         return number(self.id)
 
-
-class Hello(Frame):
-    """``H``, a client's first; the id is its version (``UM-06``)."""
-
-
-class Welcome(Frame):
-    """``W``, the server's yes; the id is the version, possibly lowered (``UM-07``)."""
-
-
-class Fatal(Frame):
-    """``F``, ``<code> <message>``, the last command of its sender (``UM-08``)."""
-
-
-class AttachmentError(Frame):
-    """``-``, in the place of one attachment (``UM-04``)."""
-
-
-class Call(Frame):
-    """``C``, a remote procedure call (``UM-09``)."""
-
-
-class Callback(Frame):
-    """``B``, a call of what the other side registered (``UM-11``)."""
-
-
-class Result(Frame):
-    """``R``, a call's answer (``UM-10``)."""
-
-
-class CallError(Frame):
-    """``E``, or ``!`` of a later draft, a call's failure (``UM-09``, ``UM-10``)."""
-
-
-class TopicUpdate(Frame):
-    """``T``, something new on a topic (``UM-12``)."""
-
-
-class TopicClose(Frame):
-    """``D``, a topic's end by its publisher (``UM-13``)."""
-
-
-class Unsubscribe(Frame):
-    """``U``, a topic's end by its subscriber (``UM-14``)."""
-
-
-class SetAttribute(Frame):
-    """``S``, ``name=value`` (``UM-15``)."""
-
-
-class UnsetAttribute(Frame):
-    """``X``, a name (``UM-16``)."""
-
-
-class Attachment:
-    """A binary message: only a name for the machine's tables (``UM-01``)."""
-
-
-FRAMES: Final[dict[str, type[Frame]]] = {
-    "-": AttachmentError,
-    "H": Hello,
-    "W": Welcome,
-    "F": Fatal,
-    "C": Call,
-    "B": Callback,
-    "R": Result,
-    "E": CallError,
-    "!": CallError,
-    "T": TopicUpdate,
-    "D": TopicClose,
-    "U": Unsubscribe,
-    "S": SetAttribute,
-    "X": UnsetAttribute,
-}
-
-LETTERS: Final[dict[type[Frame], str]] = {
-    frame: letter for letter, frame in FRAMES.items() if letter != "!"
-}
-"""This maps a frame's class to its letter; ``!`` is never written (``UM-09``)."""
 
 BARE: Final[frozenset[str]] = frozenset("FEDUX!-")
 """Commands that cannot have attachments (``UM-05``)."""
@@ -189,9 +142,9 @@ def coded(payload: str) -> tuple[int | None, str]:
     return None, payload
 
 
-def encode(kind: type[Frame], id: str = "", payload: str = "", attachments: int = 0) -> str:
+def encode(command: Command, id: str = "", payload: str = "", attachments: int = 0) -> str:
     """Return the text message of one command."""
-    text = f"{LETTERS[kind]}{id}:{payload}"
+    text = f"{command.letter}{id}:{payload}"
     return f"A{base36(attachments)}:{text}" if attachments else text
 
 
@@ -211,7 +164,7 @@ class Decoder:
         payload = text[head.end() :]
         if len(payload) > self._characters:
             return fault("payload", f"the payload is above {self._characters} characters", text)
-        frame = FRAMES[letter](digits, payload)
+        frame = Frame(BY_LETTER[letter], digits, payload)
         if count is not None:
             if letter in BARE:
                 return fault("bare", f"{letter} cannot have attachments", text)
@@ -243,6 +196,6 @@ def diagnose(text: str) -> UmqFault:
         return fault(
             "id", f"no command, id and colon: {shown(text[:FAULT_CHARACTERS], SHOWN_MAX)}", text
         )
-    if letter.islower() and letter.upper() in FRAMES:
+    if letter.islower() and letter.upper() in BY_LETTER:
         return fault("case", f"commands are upper case: {shown(letter)}", text)
     return fault("command", f"unknown command {shown(letter)}", text, Code.UNSUPPORTED_COMMAND)

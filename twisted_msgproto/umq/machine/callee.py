@@ -39,13 +39,11 @@ from ..terms import (
     Streamable,
 )
 from ..wire import (
-    AttachmentError,
-    CallError,
     Code,
+    Command,
+    Commands,
     Decoder,
-    Fatal,
     Frame,
-    Result,
     UmqFault,
     coded,
     encode,
@@ -90,7 +88,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     counters: Counters
     deadlines: Deadlines
     memory: MemoryShare
-    actions: ClassVar[Mapping[type[Frame], Action]]
+    actions: ClassVar[Mapping[Command, Action]]
 
     # What most connections never change stands here: an idle one weighs less.
     _draining = False
@@ -185,21 +183,22 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         if machine.state is self.closed_state:
             return
         frame = self._decode(text)
-        kind = type(frame)
-        target = self.table[machine.state].get(kind)
+        if isinstance(frame, UmqFault):
+            self._fail(frame, events)
+            return
+        command = frame.command
+        target = self.table[machine.state].get(command)
         if target is not None:
             machine.state = target
-            self.actions[kind](self, frame, events)  # type: ignore[index,arg-type]
-        elif isinstance(frame, UmqFault):
-            self._fail(frame, events)
+            self.actions[command](self, frame, events)
         else:
-            self._fail(wire.fault("state", machine.refusal(kind), text), events)
+            self._fail(wire.fault("state", machine.refusal(command), text), events)
 
     def _read_binary(self, data: bytes, events: list[Event]) -> None:
         if self.closed:
             return
-        if not self._machine.try_step(wire.Attachment):
-            text = self._machine.refusal(wire.Attachment)
+        if not self._machine.try_step(Step.ATTACHMENT):
+            text = self._machine.refusal(Step.ATTACHMENT)
             self._fail(UmqFault("stray", text, data[: wire.FAULT_CHARACTERS]), events)
         elif len(data) > self._limits["attachment-bytes"]:
             self._fail(UmqFault("attachment-bytes", "an attachment above its limit"), events)
@@ -208,7 +207,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
         self._machine.step(Step.FAULTED)
-        self._out.append(encode(Fatal, "0", f"{fault.code.value} {fault.text}"))
+        self._out.append(encode(Commands.FATAL, "0", f"{fault.code.value} {fault.text}"))
         self._end()
         events.append(fault)
 
@@ -382,30 +381,30 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def _refuse_kept(self, id: str, events: list[Event]) -> None:
         self.counters.calls_refused += 1
         text = f"{Code.UNAVAILABLE.value} too many calls are pending: {SESSION_LIMIT}"
-        self._out.append(encode(CallError, id, text))
+        self._out.append(encode(Commands.CALL_ERROR, id, text))
         events.append(MemoryLimitExceeded("call"))
 
     def _refuse(self, frame: Frame, code: Code, why: str, events: list[Event]) -> None:
-        self._out.append(encode(CallError, frame.id, f"{code.value} {why}"))
+        self._out.append(encode(Commands.CALL_ERROR, frame.id, f"{code.value} {why}"))
         self._discard(frame, events)
 
     def result(self, id: str, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
         """Answer the peer's call ``id`` (``UM-10``); ValueError if it is not pending."""
-        self._answer(id, Result, payload, attachments)
+        self._answer(id, Commands.RESULT, payload, attachments)
 
     def error(self, id: str, payload: str) -> None:
         """Refuse the peer's call ``id``, or say that it failed (``UM-09``); ValueError as above."""
-        self._answer(id, CallError, payload, ())
+        self._answer(id, Commands.CALL_ERROR, payload, ())
 
     def _answer(
-        self, id: str, kind: type[Frame], payload: str, attachments: Sequence[bytes | Slot]
+        self, id: str, command: Command, payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
         self._sending()
         number = wire.number(id)
         served = self._serving.get(number)
         if served is None:
             raise ValueError(f"no call {id!r} is pending")
-        self._send(kind, served[0], payload, attachments)
+        self._send(command, served[0], payload, attachments)
         self._forget_call(number)
 
     def later(self, id: str) -> None:
@@ -471,7 +470,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
                 raise TypeError(f"an attachment is bytes or a Deferred, not {type(attachment)}")
 
     def _send(
-        self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
+        self, command: Command, id: str, payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
         """Queue a command and its attachments, or raise what ``check`` raises."""
         if (
@@ -481,7 +480,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
             or not payload.isascii()
         ):
             self.check(payload, attachments)
-        self._out.append(encode(kind, id, payload, len(attachments)))
+        self._out.append(encode(command, id, payload, len(attachments)))
         if not attachments:
             return
         if not self._slots:
@@ -501,7 +500,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
             if slot.body is not None:
                 self._out.append(slot.body)
             else:
-                self._out.append(encode(AttachmentError, "", slot.error or ""))
+                self._out.append(encode(Commands.ATTACHMENT_ERROR, "", slot.error or ""))
 
     def fill(self, slot: Slot, body: bytes) -> None:
         """Fill a slot that was passed to a verb; the attachment is sent when its turn comes.
@@ -533,7 +532,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         if not self.closed:
             said = (f"{code:d} " + text)[: self._characters_max]
             self._machine.step(Step.FATAL_SENT)
-            self._out.append(encode(Fatal, "0", said.encode("utf-8", "replace").decode()))
+            self._out.append(encode(Commands.FATAL, "0", said.encode("utf-8", "replace").decode()))
             self._end()
 
     def _on_fatal(self, frame: Frame, events: list[Event]) -> None:

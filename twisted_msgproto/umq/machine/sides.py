@@ -46,22 +46,11 @@ from ..terms import (
 )
 from ..wire import (
     VERSION,
-    AttachmentError,
-    Call,
-    Callback,
-    CallError,
     Code,
-    Fatal,
+    Command,
+    Commands,
     Frame,
-    Hello,
-    Result,
-    SetAttribute,
-    TopicClose,
-    TopicUpdate,
     UmqFault,
-    UnsetAttribute,
-    Unsubscribe,
-    Welcome,
     base36,
     encode,
     is_id,
@@ -179,14 +168,14 @@ class Peer(Callee):
         passed in which the peer took nothing of ours.
         """
         self._sending()
-        kind: type[Frame] = Call
+        command = Commands.CALL
         if callback is not None:
-            kind, payload = Callback, base36(callback) + ":" + payload
+            command, payload = Commands.CALLBACK, base36(callback) + ":" + payload
         number = self._last_call + 1
         pending = self._pending
         pending.add(number, OwnCall(waiter), deadline, own=own and deadline is not None)
         try:
-            self._send(kind, base36(number), payload, attachments)
+            self._send(command, base36(number), payload, attachments)
         except BaseException:
             pending.resolve(number)
             raise
@@ -286,7 +275,7 @@ class Peer(Callee):
         if topic in self._subscriptions:
             del self._subscriptions[topic]
             self._close_topic_here(topic)
-            self._out.append(encode(Unsubscribe, base36(topic)))
+            self._out.append(encode(Commands.UNSUBSCRIBE, base36(topic)))
 
     def _close_topic_here(self, topic: int) -> None:
         """Late updates of ``topic`` are dropped silently for a while (``UM-14``)."""
@@ -310,7 +299,7 @@ class Peer(Callee):
         """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14)."""
         if topic in self._closing:
             return
-        self._out.append(encode(Unsubscribe, id))
+        self._out.append(encode(Commands.UNSUBSCRIBE, id))
         if len(self._closing) < UNKNOWN_TOPICS:
             self._close_topic_here(topic)
 
@@ -369,7 +358,7 @@ class Peer(Callee):
         id = self._published.get(topic)
         if id is None:
             raise ValueError(f"the topic {base36(topic)} is not open")
-        self._send(TopicUpdate, id, payload, attachments)
+        self._send(Commands.TOPIC_UPDATE, id, payload, attachments)
 
     def close_topic(self, topic: int) -> None:
         """Say ``D`` (``UM-13``); nothing if the topic has ended already."""
@@ -377,14 +366,14 @@ class Peer(Callee):
         id = self._published.pop(topic, None)
         if id is not None:
             self.memory.remove(TOPIC_WEIGHT_BYTES)
-            self._out.append(encode(TopicClose, id))
+            self._out.append(encode(Commands.TOPIC_CLOSE, id))
 
     def _on_unsubscribe(self, frame: Frame, events: list[Event]) -> None:
         topic = frame.number
         if self._published.pop(topic, None) is None:
             return
         self.memory.remove(TOPIC_WEIGHT_BYTES)
-        self._out.append(encode(TopicClose, frame.id))
+        self._out.append(encode(Commands.TOPIC_CLOSE, frame.id))
         self._give(TopicUnsubscribed(topic), events)
 
     # ── attributes ────────────────────────────────────────────────────────────────────────────────
@@ -396,12 +385,12 @@ class Peer(Callee):
         self._sending()
         if "=" in name:
             raise ValueError(f"an attribute's name has no '=': {name!r}")
-        self._send(SetAttribute, "", name + "=" + value, attachments)
+        self._send(Commands.SET_ATTRIBUTE, "", name + "=" + value, attachments)
 
     def unset_attribute(self, name: str) -> None:
         """Unset an attribute at the peer (``UM-16``)."""
         self._sending()
-        self._send(UnsetAttribute, "", name, ())
+        self._send(Commands.UNSET_ATTRIBUTE, "", name, ())
 
     def _on_set(self, frame: Frame, events: list[Event]) -> None:
         name, equals, value = frame.payload.partition("=")
@@ -467,18 +456,18 @@ class Peer(Callee):
         return [WorkLost(waiters)] if waiters else []
 
 
-ACTIONS: Final[dict[type[Frame], Action]] = {
-    Fatal: Peer._on_fatal,
-    AttachmentError: Peer._on_attachment_error,
-    Call: Peer._on_call,
-    Callback: Peer._on_callback,
-    Result: Peer._on_result,
-    CallError: Peer._on_error,
-    TopicUpdate: Peer._on_update,
-    TopicClose: Peer._on_topic_close,
-    Unsubscribe: Peer._on_unsubscribe,
-    SetAttribute: Peer._on_set,
-    UnsetAttribute: Peer._on_unset,
+ACTIONS: Final[dict[Command, Action]] = {
+    Commands.FATAL: Peer._on_fatal,
+    Commands.ATTACHMENT_ERROR: Peer._on_attachment_error,
+    Commands.CALL: Peer._on_call,
+    Commands.CALLBACK: Peer._on_callback,
+    Commands.RESULT: Peer._on_result,
+    Commands.CALL_ERROR: Peer._on_error,
+    Commands.TOPIC_UPDATE: Peer._on_update,
+    Commands.TOPIC_CLOSE: Peer._on_topic_close,
+    Commands.UNSUBSCRIBE: Peer._on_unsubscribe,
+    Commands.SET_ATTRIBUTE: Peer._on_set,
+    Commands.UNSET_ATTRIBUTE: Peer._on_unset,
 }
 
 
@@ -505,7 +494,7 @@ class Client(Peer):
         """Say ``H``: the first verb of all (``UM-06``)."""
         self.check(payload, attachments)
         self._machine.step(Step.HELLO_SENT)
-        self._send(Hello, base36(VERSION), payload, attachments)
+        self._send(Commands.HELLO, base36(VERSION), payload, attachments)
 
     def _on_welcome(self, frame: Frame, events: list[Event]) -> None:
         version = frame.number
@@ -522,7 +511,7 @@ class Client(Peer):
         return self._lift_barrier()
 
 
-Client.actions = {**ACTIONS, Welcome: Client._on_welcome}
+Client.actions = {**ACTIONS, Commands.WELCOME: Client._on_welcome}
 
 
 class Server(Peer):
@@ -579,9 +568,9 @@ class Server(Peer):
         """Accept the client: the session is open (``UM-07``).  Only after HelloReceived."""
         self.check(payload, attachments)
         self._machine.step(Step.WELCOME_SENT)
-        self._send(Welcome, base36(VERSION), payload, attachments)
+        self._send(Commands.WELCOME, base36(VERSION), payload, attachments)
         self.deadlines.clear("hello")
         self.memory.remove(self.memory.nbytes)  # of H: nothing else is kept before W
 
 
-Server.actions = {**ACTIONS, Hello: Server._on_hello}
+Server.actions = {**ACTIONS, Commands.HELLO: Server._on_hello}
