@@ -407,6 +407,13 @@ class Hostile(Served):
         self.assertEqual((factory.traffic.messages, factory.counters["faults"]), (sent, 0))
         self.assertEqual(sink.writer.end, sent)
 
+    async def test_who_asks_by_https_where_there_is_no_tls_is_not_kept_waiting(self) -> None:
+        await self.serve()
+        self.site.timeOut = None
+        browser = await self.peer(self.port)
+        browser.transport.write(b"\x16\x03\x01\x02\x00\x01")  # type: ignore[union-attr]
+        await browser.gone
+
 
 class Access(Served):
     async def test_a_token_is_wanted_of_everything_but_healthz(self) -> None:

@@ -62,6 +62,12 @@ class BoundedChannel(HTTPChannel):
         super().connectionMade()  # type: ignore[no-untyped-call]
         self.site.opened(self)
 
+    def dataReceived(self, data: bytes) -> None:
+        if data.startswith(b"\x16\x03") and not self.requests:
+            self.transport.abortConnection()  # a browser that asks by https waits for an answer
+        else:
+            super().dataReceived(data)  # type: ignore[no-untyped-call]
+
     def resetTimeout(self) -> None:
         """Do nothing; the channel calls this for every byte."""
 
