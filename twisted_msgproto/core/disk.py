@@ -133,7 +133,6 @@ def sync_call(system: Any = os, control: Any = fcntl) -> Callable[[int], object]
 
 
 def _behind(pieces: Sequence[Any], nbytes: int) -> list[memoryview]:
-    """Return what of some buffers lies behind the first ``nbytes`` bytes of them."""
     rest = []
     for piece in pieces:
         view = memoryview(piece).cast("B")
@@ -353,35 +352,28 @@ def read_file(disk: Disk, path: str) -> bytes | None:
     now.
     """
     try:
-        file = disk.open(path)
+        opened = disk.open(path)
     except FileNotFoundError:
         return None
-    try:
-        return file.read(0, file.size())
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
-    finally:
-        file.close()
+    with contextlib.closing(opened) as file:
+        try:
+            return file.read(0, file.size())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
 
 
 def sync_file(disk: Disk, path: str) -> None:
     """Return when what anybody has written to a file would survive a loss of power."""
-    file = disk.open(path)
-    try:
+    with contextlib.closing(disk.open(path)) as file:
         file.sync()
-    finally:
-        file.close()
 
 
 def write_file(disk: Disk, path: str, data: bytes) -> None:
     """Make a file of these bytes, or overwrite one, and sync it; a crash may leave half of it."""
-    file = disk.open(path, write=True)
-    try:
+    with contextlib.closing(disk.open(path, write=True)) as file:
         file.write(0, [data])
         file.truncate(len(data))
         file.sync()
-    finally:
-        file.close()
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:

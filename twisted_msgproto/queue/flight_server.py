@@ -198,7 +198,6 @@ class _TokenCheck(flight.ServerMiddlewareFactory):
         self._known.set()
 
     def start_call(self, info: Any, headers: Any) -> None:
-        """Check a call's token; gRPC calls this before each call."""
         known = self._known.wait(TOKEN_SECONDS)
         shown = headers.get("authorization") or [""]
         if known and hmac.compare_digest(str(shown[0]).encode(), self._expected):

@@ -469,20 +469,15 @@ class Segment:
                     continue
             record = self.record_at(position, expected)
             if record is None:
-                following = self.next_record(position + 1, expected)
-                last = self.damaged_record_at(position, expected) if following is None else None
-                if last is not None:
-                    reason = "record header"
-                    yield Damage(position, last.end_position, expected, last.end, reason)
-                    position, expected = last.end_position, last.end
-                    continue
-                if following is None:
+                if following := self.next_record(position + 1, expected):
+                    end_position, end = following.position, following.first
+                elif last := self.damaged_record_at(position, expected):
+                    end_position, end = last.end_position, last.end
+                else:
                     yield Damage(position, self.size, expected, None, "no record")
                     return
-                yield Damage(
-                    position, following.position, expected, following.first, "record header"
-                )
-                position, expected = following.position, following.first
+                yield Damage(position, end_position, expected, end, "record header")
+                position, expected = end_position, end
                 continue
             if record.first > expected:
                 yield Damage(position, position, expected, record.first, "records missing")

@@ -72,7 +72,6 @@ class Found:
 
 
 def segment_offsets(disk: Disk, directory: str) -> list[int]:
-    """Return the first offsets of all segments, in order."""
     offsets = (segment_offset(name) for name in disk.names(directory))
     return sorted(offset for offset in offsets if offset is not None)
 
@@ -93,11 +92,9 @@ def opened(
     window: int = WINDOW_BYTES,
 ) -> Iterator[Segment]:
     """Open a segment for a while.  Raises OSError, and FileNotFoundError if it was trimmed."""
-    file = disk.open(os.path.join(directory, segment_name(first)), write=write)
-    try:
+    path = os.path.join(directory, segment_name(first))
+    with contextlib.closing(disk.open(path, write=write)) as file:
         yield Segment(file, frame_seed, first, window=window)
-    finally:
-        file.close()
 
 
 def read_identity(disk: Disk, directory: str) -> Identity | None:

@@ -101,7 +101,6 @@ class RowLocator:
         return Landed(offset, incarnation, witness(record.payload_crc, row - record.first))
 
     def _before(self, first: int, incarnation: int) -> Landed:
-        """Return what the head of the segment ``first`` says of the row before it."""
         with self._opened(first) as segment:
             record = segment.record_at(SEGMENT_HEADER_BYTES)
             if record is not None and not record.count:

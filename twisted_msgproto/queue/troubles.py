@@ -20,11 +20,15 @@ REMEDY: Final = (
 """This ends a line about a file that the disk cannot read; the start then finds what is lost."""
 
 
+def remedy(error: Exception, before: str = "") -> str:
+    """Return what to do where the disk cannot read; empty where it can."""
+    unread = isinstance(error, OSError) and error.errno == errno.EIO
+    return f"; {before}{REMEDY}" if unread else ""
+
+
 def failure(what: str, error: OSError) -> str:
     """Return one line that says that ``what`` failed, and what to do where the disk cannot read."""
-    if error.errno != errno.EIO:
-        return f"{what}: {error}"
-    return f"{what}: {error}; nothing is given up: try again, or {REMEDY}"
+    return f"{what}: {error}" + remedy(error, "nothing is given up: try again, or ")
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ since only one thread at a time can encode it anyway.
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
@@ -33,7 +32,7 @@ from .fair import FairQueue, GroupCost
 from .payload import Encoded, encode
 from .recovery import Recovery
 from .segment_log import SegmentLog
-from .troubles import REMEDY, Troubles
+from .troubles import Troubles, remedy
 
 if TYPE_CHECKING:
     from .broker_files import BrokerState
@@ -420,9 +419,7 @@ class QueueWriter:
         except OSError as error:
             self._disk_errors += 1
             self._check_at = time.monotonic() + WATCH_S
-            line = f"queue {self.directory}: {error}; it is read again later"
-            if error.errno == errno.EIO:
-                line += f"; {REMEDY}"
+            line = f"queue {self.directory}: {error}; it is read again later{remedy(error)}"
             self._troubles.met("check", error, line)
             return
         if not self._log.unchecked:
@@ -533,7 +530,6 @@ class QueueWriter:
         return None
 
     def _stall(self, why: str) -> None:
-        """Note why nothing can be stored; only under the lock."""
         self._stalls += self.stalled is None
         self.stalled = why
 

@@ -88,7 +88,6 @@ class ArrowJson:
         return self._read(rows, texts, self._kinds, TRIES)
 
     def learn(self, column: Column, value: Any) -> None:
-        """Take a value as what a column has by now."""
         _learn(self._kinds, column, value)
 
     def _read(
@@ -240,7 +239,6 @@ def _other_numbers(texts: pa.Array, whole: pa.Array) -> pa.Array | None:
 
 
 def _member(name: str) -> str:
-    """Return the pattern of a member up to its value."""
     return re.escape(json.dumps(name, ensure_ascii=False)) + f"{GAP}:{GAP}"
 
 
@@ -290,7 +288,6 @@ def _scalar(kind: pa.DataType | None) -> pa.DataType | None:
 
 
 def _is_deep(column: Column) -> bool:
-    """Return whether a column is more than scalars or lists of them."""
     return bool(pa.types.is_nested(_scalar(column.kind)))
 
 
@@ -352,7 +349,6 @@ def _learn(kinds: dict[str, str], column: Column, value: Any) -> None:
 
 
 def _kind(column: Column, kinds: Mapping[str, str]) -> str:
-    """Return the kind of JSON that a column is expected to have."""
     kind = _scalar(column.kind)
     if pa.types.is_boolean(kind):
         usual = BOOLEAN

@@ -330,14 +330,12 @@ def _not_whole(storage: LocalStorage, commit: Commit, commits: list[Commit]) -> 
 def _is_whole(storage: LocalStorage, file: DataFile) -> bool:
     """Return whether a file is there to its end; raise OSError where that cannot be seen."""
     try:
-        opened = storage.disk.open(storage.path(file.path))
+        found = storage.disk.open(storage.path(file.path))
     except (FileNotFoundError, NotADirectoryError):
         return False
-    try:
+    with contextlib.closing(found) as opened:
         end = max(0, opened.size() - len(PARQUET_MARK))
         return opened.size() == file.size and opened.read(end, file.size) == PARQUET_MARK
-    finally:
-        opened.close()
 
 
 def _remove(storage: LocalStorage, name: str) -> None:

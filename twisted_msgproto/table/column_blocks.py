@@ -241,7 +241,6 @@ def _arranged(
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value that Arrow has read as :func:`parse` does."""
     if isinstance(value, list):
         return [_as_json(part) for part in value]
     if isinstance(value, int) and not isinstance(value, bool):
@@ -309,7 +308,6 @@ def _chosen(texts: pa.Array, pattern: str, convert: Callable[[pa.Array], pa.Arra
 
 
 def _lost(raw: pa.Array, typed: pa.Array) -> Places:
-    """Return where there was a value and is none."""
     if typed.null_count == raw.null_count:
         return []
     places: Places = pc.indices_nonzero(pc.and_(raw.is_valid(), typed.is_null())).to_pylist()

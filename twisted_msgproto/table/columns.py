@@ -226,7 +226,6 @@ def as_boolean(text: str) -> bool:
 
 
 def as_micros(text: str, format: str | None) -> int:
-    """Return the microseconds since 1970 of a time."""
     if format in EPOCHS:
         value = _epoch(text, EPOCHS[format])
     elif format is not None:
@@ -429,7 +428,6 @@ class Column:
 
     @property
     def of_body(self) -> bool:
-        """Return whether it is the body as it was written."""
         return self.is_json and not self.path
 
     def convert(self) -> Convert:

@@ -130,7 +130,6 @@ class Compactions:
         self._thread: threading.Thread | None = None
 
     def begin(self, table: Table) -> None:
-        """Begin one if DUE_SECONDS have passed."""
         busy = self._thread is not None and self._thread.is_alive()
         if busy or self._clock() - self._last < DUE_SECONDS:
             return

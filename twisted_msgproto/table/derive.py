@@ -90,8 +90,6 @@ def _rows_of(table: Table, file: DataFile) -> Iterator[pa.RecordBatch]:
 
 @dataclass(slots=True)
 class _Seen:
-    """What stands at one place of many bodies."""
-
     rows: int = 0
     kinds: set[str] = field(default_factory=set)
     many: set[bool] = field(default_factory=set)

@@ -130,7 +130,6 @@ def _hidden(part: plan.Range, erased: Erased) -> plan.Range:
 
 
 def among(rows: pa.Table, erased: Erased) -> pa.ChunkedArray:
-    """Return for each row whether it is one of ``erased``."""
     gateways, offsets = rows.column("gateway").cast(pa.string()), rows.column("offset")
     found = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     for gateway, parts in erased.items():

@@ -48,7 +48,6 @@ around midnight can expire in many small ones.
 
 
 def offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
-    """Return what notes with this prefix say, by gateway."""
     return {
         name.removeprefix(prefix): offset
         for name, offset in transactions.items()

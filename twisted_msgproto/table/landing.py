@@ -384,7 +384,6 @@ def _queue_of(part: Range) -> tuple[object, ...]:
 
 
 def _cut(item: Item, part: Range) -> Item:
-    """Return what of a larger read belongs to ``part``."""
     if isinstance(item, Failure):
         return item
     if isinstance(item, pa.RecordBatch):

@@ -55,6 +55,7 @@ TIME = re.compile(r".*(timeout|interval|init_backoff|max_backoff)")
 RETRIES = ("max_retries", "retry_timeout")
 BACKOFF = "backoff_config."
 BACKOFFS = ("init_backoff", "max_backoff", "base")
+NUMBERS = ("max_retries", "base")
 PREFIXES = ("aws_", "azure_", "google_")
 UNSAFE_RENAME = "allow_unsafe_rename"
 CONDITIONAL_PUT = "conditional_put"
@@ -81,20 +82,18 @@ def sorted_options(options: Mapping[str, str]) -> SortedOptions:
     """Divide options of any case, named as delta-rs does, among what obstore tells apart."""
     refuse_unsafe("storage option", options)
     found = SortedOptions({}, {}, {})
-    read: Callable[[str, str], object]
     for given, value in {**DEFAULTS, **options}.items():
         name = given.lower()
         plain = next((name.removeprefix(p) for p in PREFIXES if name.startswith(p)), name)
+        part = name.removeprefix(BACKOFF)
+        read: Callable[[str, str], object] = _number if part in NUMBERS else _time
         if name.endswith(UNSAFE_RENAME):
             continue  # it is false
         if plain in CLIENT:
             found.client[plain] = value
         elif name in RETRIES:
-            found.retry[name] = (
-                _number(given, value) if name == "max_retries" else _time(given, value)
-            )
-        elif name.startswith(BACKOFF) and (part := name.removeprefix(BACKOFF)) in BACKOFFS:
-            read = _number if part == "base" else _time
+            found.retry[name] = read(given, value)
+        elif name.startswith(BACKOFF) and part in BACKOFFS:
             found.retry.setdefault("backoff", {})[part] = read(given, value)
         else:
             found.config[name] = value

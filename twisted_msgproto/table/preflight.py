@@ -92,7 +92,6 @@ def grow(table: Table, schema: pa.Schema, run: Run, properties: Mapping[str, str
 
 
 def is_new(location: str, storage: Mapping[str, str]) -> bool:
-    """Return whether :func:`open_table` would make the table."""
     place = storage_at(location, storage)
     check_place(place)
     return not exists(place)

@@ -322,7 +322,6 @@ def divergence(table: Table, queue: Queue, gateway: str, intact_to: int) -> int:
 
 
 def _same(table: Table, queue: Queue, within: Range, names: list[str]) -> bool:
-    """Return whether the first row that both have within a range is the same in both."""
     offset, end = within
     columns = ", ".join(f'"{name}"' for name in names)
     mine = "gateway = '{}'".format(queue.queue_id.replace("'", "''"))

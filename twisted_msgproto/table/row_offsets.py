@@ -224,7 +224,6 @@ def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
 def groups_of(
     storage: Storage, file: DataFile, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the row groups of a file, or raise FileLost."""
     footer = read_footer(storage, file)
     wanted = None if columns is None else [*columns]
     for group in range(footer.num_row_groups):

@@ -253,7 +253,6 @@ class MessageTable:
         return row
 
     def remove(self, lo: int, hi: int) -> None:
-        """Remove all ids lo ≤ id < hi."""
         chunks = self._chunks
         index = max(bisect_right(chunks, lo, key=_base) - 1, 0)
         while index < len(chunks) and chunks[index].base < hi:

@@ -84,8 +84,6 @@ Released = list[tuple[Batch, list[int]]]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Subscriber:
-    """What the broker knows of one consumer."""
-
     consumer: Consumer
     # What it consumes; the queue that had its last turn longest ago stands first.
     queues: OrderedDict[BrokerQueue, Wish] = field(default_factory=OrderedDict)
@@ -110,8 +108,6 @@ class Subscriber:
 
 @dataclass(slots=True, eq=False, repr=False)
 class BrokerQueue:
-    """The messages of one queue, waiting or in flight, and its consumers."""
-
     name: QueueName
     memory: Memory
     used: float  # when somebody published to it or left it last

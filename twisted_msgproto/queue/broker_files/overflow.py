@@ -52,8 +52,6 @@ class Chunk:
 
 @dataclass(slots=True)
 class Copy:
-    """Messages on their way into the broker's own log."""
-
     message_ids: list[int]
     times: list[int]
     envelopes: list[bytes]
@@ -113,10 +111,6 @@ class OverflowLog:
         message_ids = frame.message_ids
         chunk = None if message_ids is None else self._chunks.get(message_ids[0])
         return chunk is not None and chunk.first == frame.first
-
-    @property
-    def nbytes(self) -> int:
-        return self.log.nbytes
 
     @property
     def live_bytes(self) -> int:
@@ -218,7 +212,7 @@ class OverflowLog:
     def trim(self, marks: Marks) -> None:
         """Remove segments without waiting messages; move what little waits in the others."""
         self._remove()
-        while self.nbytes > 2 * self.live_bytes + self._spare and len(self.log.firsts) > 1:
+        while self.log.nbytes > 2 * self.live_bytes + self._spare and len(self.log.firsts) > 1:
             begin, bound = self.log.firsts[:2]
             for chunk in [chunk for chunk in self if begin <= chunk.first < bound]:
                 self._move(chunk, marks)

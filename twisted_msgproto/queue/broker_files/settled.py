@@ -90,16 +90,13 @@ def snapshot(marks: Marks) -> bytes:
 def apply(payload: bytes, marks: Marks) -> None:
     at = 0
     while at < len(payload):
-        try:
-            kind, nbytes, base = RECORD.unpack_from(payload, at)
-            at += RECORD.size
-            content = payload[at : at + nbytes]
-            at += nbytes
-            if len(content) < nbytes:
-                raise ValueError("a record is cut")
-            _apply(kind, base, content, marks)
-        except struct.error as error:
-            raise ValueError(str(error)) from None
+        kind, nbytes, base = RECORD.unpack_from(payload, at)
+        at += RECORD.size
+        content = payload[at : at + nbytes]
+        at += nbytes
+        if len(content) < nbytes:
+            raise ValueError("a record is cut")
+        _apply(kind, base, content, marks)
 
 
 def _apply(kind: int, base: int, content: bytes, marks: Marks) -> None:
@@ -178,11 +175,8 @@ class SettledFile:
         nbytes = read_file(self._disk, self._path)
         if nbytes is None:
             return None
-        file = self._disk.open(self._path, write=True)
-        try:
+        with contextlib.closing(self._disk.open(self._path, write=True)) as file:
             file.sync()  # a killed process may not have come to it
-        finally:
-            file.close()
         return parsed(nbytes, self._queue_id)
 
     def write(self, group: Group, marks: Marks) -> None:
@@ -229,6 +223,6 @@ def taken(groups: Iterable[bytes], marks: Marks) -> int:
     for payload in groups:
         try:
             apply(payload, marks)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, RecursionError, struct.error):
             nonsense += 1
     return nonsense

@@ -7,7 +7,6 @@ longer than the log keeps them.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from bisect import bisect_left
@@ -26,7 +25,7 @@ from ..format import Record
 from ..format import Segment as LogSegment
 from ..recovery import QUARANTINE, opened
 from ..segment_log import SegmentLog
-from ..troubles import REMEDY, Troubles, failure
+from ..troubles import Troubles, failure, remedy
 from . import names, queue_scan, settled
 from .marks import OPEN_END, Marks, ranges_of
 from .message_frames import Bodies, Frame, Loaded, neighbours_joined
@@ -280,9 +279,7 @@ class BrokerState:
         loaded.error = (loaded.error or found.error) if unread else None
         if loaded.error is not None:
             line = f"broker: {READING} cannot be read now: {loaded.error}; trying again"
-            if isinstance(loaded.error, OSError) and loaded.error.errno == errno.EIO:
-                line += f"; {REMEDY}"
-            self._troubles.met(READING, loaded.error, line)
+            self._troubles.met(READING, loaded.error, line + remedy(loaded.error))
         if loaded.unreadable:
             self._report(
                 f"broker: {len(loaded.unreadable)} messages cannot be read any more, at offsets "
