@@ -305,7 +305,7 @@ def test_a_job_has_as_many_tasks_as_a_table_has_most(tmp_path: Path, queue: Path
     (tmp_path / "2").write_text("a file, where the table should be")
     spark = SparkRunner(Workers(), Path("log"), 3)
     part = Range(str(queue), identity(queue), 0, 1500)
-    halves = [[part.between(0, 700)], [part.between(700, 1500)]]
+    halves = [[replace(part, hi=700)], [replace(part, lo=700)]]
 
     def landed(number: int) -> Any:
         try:
