@@ -76,7 +76,6 @@ class ReloadOnHangUp(Service):
         self._reactor = reactor
         self._reload = reload
         self._before: Any = None
-        self._had_terminal = False
         self._ending = False
 
     def startService(self) -> None:
@@ -86,9 +85,8 @@ class ReloadOnHangUp(Service):
         try:
             self._before = signal.signal(signal.SIGHUP, self._signalled)
         except ValueError:  # another thread: whoever runs this there has the signals
-            self._before = None
-        else:
-            self._reactor.callWhenRunning(self._end_once)
+            return
+        self._reactor.callWhenRunning(self._end_once)
 
     def stopService(self) -> None:
         super().stopService()  # type: ignore[no-untyped-call]
