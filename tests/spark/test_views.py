@@ -64,7 +64,8 @@ ERRORS = [
 
 
 def test_json_bodies_become_columns_and_no_row_is_lost(bodies: Any) -> None:
-    seen = views.json_columns(bodies, "level string, status int, user struct<id: bigint>")
+    schema = "level string NOT NULL, status int, user struct<id: bigint NOT NULL> NOT NULL"
+    seen = views.json_columns(bodies, schema)
     assert column(seen, "json_error") == ERRORS
     assert column(seen, "level")[:2] == ["info", "warn"]
     assert column(seen, "status")[:2] == [200, None]

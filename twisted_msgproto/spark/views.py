@@ -75,6 +75,7 @@ def json_columns(
             raise ConfigurationError("a stream's JSON needs a schema: json_columns(stream, schema)")
         schema = inferred_schema(messages, body=body)
     shape = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    shape = shape.toNullable()  # what a body lacks is null, whatever the schema says
     taken = {_folded(name) for name in [*messages.columns, error]}
     clash = [name for name in shape.names if _folded(name) in taken] if into is None else []
     if clash:
