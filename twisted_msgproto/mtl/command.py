@@ -62,7 +62,6 @@ def destination(text: str | None, profile: str) -> Destination:
 async def _connect(
     reactor: Any, options: ConnectOptions, target: Destination, window: int | None = None
 ) -> MtlClient:
-    """Return a client that has opened, authenticated if it must, and selected the profile."""
     curve = None
     if options.tls_key is not None and options.tls_ca is None:
         raise ConfigurationError("CURVE needs the server's public key: --tls-ca FILE")

@@ -193,7 +193,6 @@ class MethodRegistry:
         return array
 
     def _named(self, payload: str) -> bool:
-        """Return whether a text that is no JSON begins as the call of a method of ours."""
         begins = _BEGINS_CALL.match(payload)
         try:
             return begins is not None and json.loads(begins[1]) in self.methods

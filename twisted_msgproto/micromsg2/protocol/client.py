@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, ClassVar, Final, Self, Unpack
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import ClientFactory
@@ -113,7 +113,22 @@ class Arrivals(Backlog[Arrival]):
                 held.callback(None)
 
 
-class Subscription(Ending):
+class Iterated:
+    """What is iterated as long as messages come to its ``_arrivals``."""
+
+    _arrivals: Arrivals
+
+    def __aiter__(self) -> Self:
+        """Return this subscription; its messages come to who iterates from now on."""
+        self._arrivals.wanted = True
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
+        return await self._arrivals.next()
+
+
+class Subscription(Iterated, Ending):
     """A destination to which a session has subscribed: iterate it with ``async for``.
 
     Its messages wait for those who iterate, and each goes to one of them.  With a sink or a hook of
@@ -154,15 +169,6 @@ class Subscription(Ending):
     def unsubscribe(self) -> Deferred[None]:
         """Ask for no further messages, if it lives; as :meth:`MicroMsg2Client.unsubscribe`."""
         return succeed(None) if self.ended else self._link.protocol.unsubscribe(self.destination)
-
-    def __aiter__(self) -> Subscription:
-        """Return this subscription; its messages come to who iterates from now on."""
-        self._arrivals.wanted = True
-        return self
-
-    async def __anext__(self) -> Message:
-        """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
-        return await self._arrivals.next()
 
     def _end(self, reason: str, failure: Exception | None = None) -> None:
         if not self._conclude(reason, failure):
@@ -293,7 +299,6 @@ class MicroMsg2ClientLink(ClientLink, MicroMsg2Link):
         return subscription
 
     def _isHeard(self) -> bool:
-        """Return whether messages that nobody iterates go anywhere."""
         session = type(self.protocol)
         return (
             self.factory.sink is not None
@@ -493,7 +498,7 @@ def default_proposal(count: int = 100) -> Proposal:
     )
 
 
-class Renewed(subscriptions.Renewed):
+class Renewed(Iterated, subscriptions.Renewed):
     """A destination to which every session subscribes; iterate it through all of them.
 
     Its messages wait for those who iterate; where the sessions have a hook or a sink of their own,
@@ -519,15 +524,6 @@ class Renewed(subscriptions.Renewed):
         self._most = service.factory.limits.integer("unsafe-bytes")
         self.destination = destination
         self.filter = filter
-
-    def __aiter__(self) -> Renewed:
-        """Return this subscription; its messages come to who iterates from now on."""
-        self._arrivals.wanted = True
-        return self
-
-    async def __anext__(self) -> Message:
-        """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
-        return await self._arrivals.next()
 
     def _share(self) -> float:
         return self._arrivals.nbytes / self._most

@@ -143,7 +143,6 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         self._subscribed = True
 
     def _authoriseCommand(self, event: CommandReceived) -> None:
-        """Raise SubscriptionRefused for a subscription that the authoriser does not allow."""
         destination = event.parameters.get("destination", "")
         if self.factory.authoriser is None or event.name != "subscribe" or not destination:
             return

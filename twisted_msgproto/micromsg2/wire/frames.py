@@ -544,7 +544,6 @@ class Decoder:
         return end
 
     def _payload(self, data: bytes, start: int, position: int, limit: str) -> tuple[bytes, int]:
-        """Return what is behind the size at ``position``, and where it ends."""
         at = position + (4 if data[start] & LARGE_PAYLOAD else 1)
         _need(data, start, at)
         end = at + self._limited(int.from_bytes(data[position:at], "big"), limit)

@@ -399,7 +399,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._refused(number, code, reason)
 
     def _give_up(self) -> int | None:
-        """Forget the task in hand, with its script, and return its number."""
         task, self._task, self._current = self._task, None, None
         self._script.clear()
         return None if task is None else task.number

@@ -405,7 +405,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 pass  # a Pong: that it came is all it says
 
     def _passes(self, sequence: int) -> bool:
-        """Return whether ``sequence`` is above all before; it counts as received then."""
         if sequence <= self._received:
             return False
         self._received = sequence

@@ -341,7 +341,6 @@ class MtlServerFactory(MsgprotoServerFactory):
     def _bind(
         self, sockets: Any, link: BrokerLink, control: Sequence[str], data: str | None
     ) -> tuple[Any, Any]:
-        """Return the sockets for control and for data, which listen there."""
         limits = self.limits
         self._admission = ConnectionAdmission(
             limits.integer("connections"),

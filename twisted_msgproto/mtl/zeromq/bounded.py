@@ -167,7 +167,6 @@ class Bounded:
                 self._deliver(messages)
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
-        """Read some messages; whether there may be more."""
         socket, flags, nbytes = self.socket, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
         if self._within:

@@ -473,7 +473,6 @@ class Listener(Speaker[S]):
         self._grow(incoming, len(data), events)
 
     def _close_frame(self, final: bool, nbytes: int, now: float, events: list[Event]) -> None:
-        """Follow a complete frame: its message is whole, or goes on, or the frame is in error."""
         incoming, self._current = self._current, NOTHING_YET
         self._receiving = False
         key = incoming.key

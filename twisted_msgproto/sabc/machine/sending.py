@@ -415,7 +415,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             self._out.append(head + END_OF_EMPTY)
 
     def _look_drained(self) -> None:
-        """End a drain if nothing is owed any more."""
         if self._machine.state is self._draining and not (self._unanswered or self._unsettled):
             self._send_disconnecting()
             self._machine.step(Step.DRAINED)

@@ -556,7 +556,6 @@ def _owed(message: Message) -> int:
 
 @cache
 def _unhooked(kind: type[SabcSession]) -> frozenset[str]:
-    """Return the kinds of messages that no hook processes."""
     hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
     return frozenset(
         name for name, hook in hooks.items() if getattr(kind, hook) is getattr(SabcSession, hook)

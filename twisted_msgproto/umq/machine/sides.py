@@ -325,7 +325,6 @@ class Peer(Callee):
         return False
 
     def _closing_expired(self, now: float, events: list[Event]) -> None:
-        """Topics that ended here are forgotten: late updates have had their time."""
         closing = self._closing
         while closing and (first := next(iter(closing.items())))[1] <= now:
             del closing[first[0]]

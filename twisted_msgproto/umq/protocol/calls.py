@@ -280,7 +280,6 @@ class Streams:
             stream.lost()
 
     def _changed(self, nbytes: int) -> None:
-        """Count bytes that came or were consumed; above a limit reading pauses."""
         link = self._link
         self.nbytes += nbytes
         memory = link.machine.memory
