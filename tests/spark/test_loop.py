@@ -653,8 +653,8 @@ def test_when_no_gateway_can_be_landed_the_first_one_s_reason_is_told__TB_09(
     write(tmp_path / "other", messages(0, 3))
     loop = loop_over(table, [queue, tmp_path / "other"], pace=Pace())
     first, second = loop.gateways.all
-    loop.gateways.refuse(second, "the second is older")
-    loop.gateways.refuse(first, "the first is older")
+    loop.gateways.refuse(second, QueueMismatch("the second is older"))
+    loop.gateways.refuse(first, QueueMismatch("the first is older"))
     with pytest.raises(QueueMismatch, match="the first is older"):
         loop.run()
 

@@ -167,17 +167,22 @@ def test_without_a_cache_a_private_directory_serves_always_the_same(
 # -- the environment ------------------------------------------------------------------------------
 
 
-def test_workers_run_the_same_python_and_find_this_package__TB_14() -> None:
+def test_workers_run_the_same_python_and_find_this_package__TB_14(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """TB-14: what a cluster's operator has named stays: the nodes need not have the driver's."""
     found_java = java.Java(Path("/j"), 17, "PATH")
-    given = java.spark_environment(found_java, {"PYTHONPATH": "/x"})
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PYTHONPATH", "/x")
+    given = java.spark_environment(found_java)
     assert given["JAVA_HOME"] == "/j"
     assert given["PYSPARK_PYTHON"] == given["PYSPARK_DRIVER_PYTHON"] == sys.executable
     paths = given["PYTHONPATH"].split(os.pathsep)
     assert paths[-1] == "/x"
     root = str(Path(java.__file__).parents[2])
     assert root in paths or Path(root).name in ("site-packages", "dist-packages")
-    named = java.spark_environment(found_java, {"PYSPARK_PYTHON": "/opt/nodes/bin/python3"})
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/nodes/bin/python3")
+    named = java.spark_environment(found_java)
     assert named["PYSPARK_PYTHON"] == "/opt/nodes/bin/python3"
     assert named["PYSPARK_DRIVER_PYTHON"] == sys.executable
 

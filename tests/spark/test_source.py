@@ -58,7 +58,7 @@ def proof(queue: Path, offset: int) -> dict[str, int]:
 
 
 def ranges_of(reader: Any, start: Any, end: Any) -> list[tuple[int, int]]:
-    return [(each.part.lo, each.part.hi) for each in reader.partitions(start, end)]
+    return [(each.value.lo, each.value.hi) for each in reader.partitions(start, end)]
 
 
 def rows_of(reader: Any, parts: Any) -> list[int]:
@@ -102,7 +102,7 @@ def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
     rest = reader.latestOffset(first, ALL)
     assert rest == reader.reportLatestOffset() == {name: {"offset": 1500, **proof(queue, 1500)}}
     parts = reader.partitions(start, first)
-    assert [(each.part.lo, each.part.hi) for each in parts] == [(0, 200), (200, 400)]
+    assert [(each.value.lo, each.value.hi) for each in parts] == [(0, 200), (200, 400)]
     worker = pickle.loads(pickle.dumps(reader))
     assert rows_of(worker, parts) == list(range(400))
     assert reader.partitions(rest, rest) == []
@@ -177,7 +177,7 @@ def test_ranges_are_cut_evenly_but_not_too_small(
     end = {identity(queue): {"offset": 1500}}
     assert ranges_of(reader, reader.initialOffset(), end) == list(itertools.pairwise(bounds))
     parts = reader.partitions(reader.initialOffset(), end)
-    assert {each.part.landed for each in parts} == {None}, "the place proves nothing"
+    assert {each.value.landed for each in parts} == {None}, "the place proves nothing"
 
 
 def test_a_retired_queue_keeps_its_place(queue: Path) -> None:
@@ -556,7 +556,7 @@ def test_what_is_read_holds_every_offset_that_the_filters_want(
 ) -> None:
     for order in (filters, filters[::-1]):
         parts = batch(timed, *order).partitions()
-        assert [(each.part.lo, each.part.hi) for each in parts] == (
+        assert [(each.value.lo, each.value.hi) for each in parts] == (
             [] if bounds is None else [bounds]
         )
 
@@ -571,7 +571,7 @@ def test_gateways_are_those_that_every_filter_names(timed: Path, queue: Path) ->
         ([sql.StringContains(("gateway",), "zz")], {one, two}),
     ):
         parts = batch(f"{timed},{queue}", *filters).partitions()
-        assert {each.part.gateway for each in parts} == read
+        assert {each.value.gateway for each in parts} == read
 
 
 def test_filters_on_columns_leave_rows_out_before_spark_has_them(timed: Path) -> None:

@@ -418,7 +418,7 @@ def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
         source = data_source("msgproto-table", path=table, pushFilters=True, **options)
         reader = source.reader(source.schema())
         assert list(reader.pushFilters(list(filters))) == list(filters)
-        return sum(len(part.files) for part in reader.partitions())
+        return sum(len(part.value) for part in reader.partitions())
 
     assert planned() == planned(versionAsOf=2) == planned(timestampAsOf=2000) == files == 6
     assert planned(versionAsOf=0) == planned(timestampAsOf=999) == 2
@@ -434,13 +434,13 @@ def test_files_are_shared_among_tasks_by_their_size(
     make_table(Place(str(tmp_path / "table"), {}), ("protocol", "day"))
     monkeypatch.setattr("twisted_msgproto.spark.table_source.TASK_BYTES_MIN", 1)
     source = data_source("msgproto-table", path=tmp_path / "table", numPartitions=4)
-    groups = [part.files for part in source.reader(source.schema()).partitions()]
+    groups = [part.value for part in source.reader(source.schema()).partitions()]
     paths = [file.path for group in groups for file in group]
     assert len(groups) in (4, 5) and len(paths) == 18 and paths == sorted(set(paths))
     assert max(map(len, groups)) <= 6
     monkeypatch.undo()
     [whole] = source.reader(source.schema()).partitions()
-    assert len(whole.files) == 18
+    assert len(whole.value) == 18
 
 
 UTC = dt.UTC

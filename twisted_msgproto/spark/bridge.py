@@ -263,11 +263,10 @@ class Bridge:
         self._unnoticed: list[BaseException] = []
         self._unsaid: list[str] = []
         self._directories: dict[str, Path] = {}
-        self._growing: contextlib.ExitStack | None = None
         self._unlocked: set[str] = set()
         self._held = contextlib.ExitStack()
+        self._gateways: Gateways
         self._table: Table | None = None
-        self._reached: Gateways | None = None
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -284,10 +283,10 @@ class Bridge:
         for place in self.options.locations:
             if not is_remote(place):
                 open_queue(place)  # a wrong directory is told before Java starts
-        gateways = self._reached = self._gateways()
-        self._look_before_making(gateways)
+        self._gateways = self._made_gateways()
+        self._look_before_making()
         if self.options.transform is None:
-            self._open(gateways, landed_schema_of(self.options.shape))
+            self._open(landed_schema_of(self.options.shape))
         else:
             from .transform import load_function
 
@@ -296,13 +295,6 @@ class Bridge:
             except ConfigurationError as error:
                 if NO_SESSION not in str(error):
                     raise
-
-    def _open(self, gateways: Gateways, schema: pa.Schema) -> None:
-        self._table = self._open_table(schema)
-        self._held.enter_context(self._prepared(self._table, gateways, schema))
-
-    def leave(self) -> None:
-        self._held.close()
 
     def keep_landing(self, spark: SparkRunner) -> None:
         """Land beside other tables: what keeps this one from it does not concern them."""
@@ -369,7 +361,7 @@ class Bridge:
             if self.ending.wishes:
                 raise KeyboardInterrupt
 
-    def _gateways(self) -> Gateways:
+    def _made_gateways(self) -> Gateways:
         options = self.options
         place = storage_at(options.table, options.storage)
         return Gateways(
@@ -382,7 +374,7 @@ class Bridge:
             more=self._more,
         )
 
-    def _look_before_making(self, gateways: Gateways) -> None:
+    def _look_before_making(self) -> None:
         """Ask every gateway before a new table is made: a start that is refused makes none."""
         options = self.options
         if not self._answered(partial(preflight.is_new, options.table, options.storage)):
@@ -390,7 +382,7 @@ class Bridge:
         with contextlib.ExitStack() as stack:
             if options.consumer is not None:
                 self._lock(stack, options.consumer)
-            check_answers(gateways, {}, self.ending)
+            check_answers(self._gateways, {}, self.ending)
         if self.ending.wishes:
             raise KeyboardInterrupt
 
@@ -411,7 +403,7 @@ class Bridge:
         remove_halves(lock.parent, f"{consumer}.json.")
 
     def _more(self, known: Collection[str]) -> Iterator[str]:
-        if self._growing is None:
+        if self._table is None:
             return
         try:
             locations = self.options.locations
@@ -421,7 +413,7 @@ class Bridge:
             if place in known:
                 continue
             try:
-                self._lock_queue(self._growing, place, self.consumer)
+                self._lock_queue(self._held, place, self.consumer)
             except ConfigurationError as error:
                 if place not in self._unlocked:
                     self._unlocked.add(place)
@@ -467,26 +459,24 @@ class Bridge:
         self.consumer = options.consumer or preflight.consumer_name(table.table_id)
         return table
 
-    @contextlib.contextmanager
-    def _prepared(self, table: Table, gateways: Gateways, schema: pa.Schema) -> Iterator[None]:
-        """Acquire the locks and ask every gateway once, before Java starts."""
-        own, properties = self.own_run, self.options.properties
-        gateways.consumer = self.consumer
-        with contextlib.ExitStack() as stack:
-            self._lock(stack, self.consumer)
-            self._growing = stack
-            check_answers(gateways, table.landed(), self.ending)
-            self._answered(partial(preflight.grow, table, schema, own, properties))
-            if isinstance(table.storage, LocalStorage):
-                above = Path(table.storage.path(PRIVATE))
-                self.folder = stack.enter_context(own_folder(above, self.consumer))
-            self._note_directories(gateways)
-            self.status = self._status_files(table.location)
-            for line in self._unsaid:
-                self.say(line)
-            self._progress.landed = table.landed()
-            self._write(self._told("starting"))
-            yield
+    def _open(self, schema: pa.Schema) -> None:
+        """Open the table, acquire the locks and ask every gateway once."""
+        table = self._table = self._open_table(schema)
+        self._gateways.consumer = self.consumer
+        self._lock(self._held, self.consumer)
+        check_answers(self._gateways, table.landed(), self.ending)
+        self._answered(
+            partial(preflight.grow, table, schema, self.own_run, self.options.properties)
+        )
+        if isinstance(table.storage, LocalStorage):
+            above = Path(table.storage.path(PRIVATE))
+            self.folder = self._held.enter_context(own_folder(above, self.consumer))
+        self._note_directories()
+        self.status = self._status_files(table.location)
+        for line in self._unsaid:
+            self.say(line)
+        self._progress.landed = table.landed()
+        self._write(self._told("starting"))
 
     def _status_files(self, table: str) -> StatusFiles:
         whole = None if self.folder is None else self.folder / "status.json"
@@ -499,25 +489,27 @@ class Bridge:
             every=self.options.every,
         )
 
-    def _note_directories(self, gateways: Gateways) -> None:
-        for one in list(gateways.all):
+    def _note_directories(self) -> None:
+        for one in list(self._gateways.all):
             if one.gateway and not is_remote(one.location):
                 self._directories[one.gateway] = Path(one.location)
 
     # -- running ----------------------------------------------------------------------------------
 
+    def leave(self) -> None:
+        self._held.close()
+
     def land(self, spark: SparkRunner) -> None:
-        options, gateways = self.options, self._reached
+        options, gateways = self.options, self._gateways
         runner: Runner = spark
         schema = landed_schema_of(options.shape)
-        assert gateways is not None
         if options.transform is not None:
             from .transform import Transform
 
             # The table's columns are the function's, which only Spark can say.
             runner = transform = Transform(spark, options.transform)
             schema = transform.schema
-            self._open(gateways, schema)
+            self._open(schema)
         table = self._table
         assert table is not None
         stop = threading.Event()
@@ -542,7 +534,10 @@ class Bridge:
             letters=self._answered(partial(self._dead_letters, table)),
             progress=self._progress,
         )
-        self.say(self._running_line(table))
+        self.say(
+            f"bridge running from {first_few(options.queues)} to {table.location} "
+            f"(consumer {self.consumer}, pid {os.getpid()})"
+        )
         marks.start()
         thread = threading.Thread(target=self._caught, args=[loop.run], name="loop", daemon=True)
         thread.start()
@@ -596,15 +591,15 @@ class Bridge:
         if report.progress.last is not self._shown:
             self._shown = report.progress.last
             self.say(progress_line(report, time.time()))
-        self._note_directories(self.loop.gateways)
+        self._note_directories()
         with contextlib.suppress(OSError):
             self.status.write(report)
-        self.sent.send(report, self.loop.gateways.remote())
+        self.sent.send(report, self._gateways.remote())
 
     def _write(self, report: Report) -> None:
         sending: threading.Thread | None = None
         if self.loop is not None:
-            remote = list(self.loop.gateways.remote())
+            remote = self._gateways.remote()
             work = partial(self.sent.finish, report, remote, MARKS_SECONDS)
             sending = threading.Thread(target=work, name="last status")
             sending.start()
@@ -628,12 +623,6 @@ class Bridge:
     def _told(self, state: str, error: str | None = None) -> Report:
         """Return what there is to say without a loop, which knows the gateways."""
         return Report(state, self._progress, error=error)
-
-    def _running_line(self, table: Table) -> str:
-        return (
-            f"bridge running from {first_few(self.options.queues)} to {table.location} "
-            f"(consumer {self.consumer}, pid {os.getpid()})"
-        )
 
 
 def landed_schema_of(shape: Shape | None) -> pa.Schema:

@@ -20,9 +20,6 @@ from ..table.shape import Shape, shape_of
 from .session import check_master
 from .source_options import Access, is_remote
 
-TRIGGER_SECONDS = 1.0
-"""At least this time lies between two batches, unless the operator sets another."""
-
 
 @dataclass(slots=True, frozen=True)
 class BridgeOptions:
@@ -38,7 +35,7 @@ class BridgeOptions:
     queues: Sequence[str]
     table: str
     partition_by: Sequence[str] | None = None
-    trigger: float = TRIGGER_SECONDS
+    trigger: float = 1.0
     once: bool = False
     every: float | None = None
     consumer: str | None = None
@@ -78,15 +75,10 @@ class BridgeOptions:
                     "the dead letters need a table of their own, and neither stands in the other"
                 )
         check_properties(self.properties)
-        letters = [self.dead_letters or ""]
-        for option, texts in (
-            ("--table", [self.table]),
-            ("--dead-letters", letters),
-            ("--queue", self.queues),
-        ):
-            for text in texts:
-                if any("\ud800" <= letter <= "\udfff" for letter in text):
-                    raise ConfigurationError(f"{option} {text!r} is not UTF-8")
+        named = [("--table", self.table), ("--dead-letters", self.dead_letters or "")]
+        for option, text in [*named, *(("--queue", queue) for queue in self.queues)]:
+            if any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise ConfigurationError(f"{option} {text!r} is not UTF-8")
         check_master(self.master)
         if "spark.master" in self.settings:
             raise ConfigurationError(

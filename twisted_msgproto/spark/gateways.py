@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue as queues
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from functools import partial
 
@@ -18,7 +18,6 @@ from ..core.errors import MsgprotoError, QueueAway, QueueMismatch
 from ..queue.interface import Queue
 from ..queue.lineage import Description, Landed
 from ..table.landing import Failure
-from ..table.plan import Waiting
 from .daemon_threads import DaemonThreadPool
 from .source_options import is_remote
 
@@ -50,9 +49,8 @@ class Gateway:
     gateway: str = ""
     """The queue's id; empty while the gateway has never answered."""
     state: str = NEW
-    line: str = ""
     error: Exception | None = None
-    """What was raised; None when a task of Spark's met it."""
+    """Why it is away or refused."""
     since: float = 0.0
     """When its state began (monotonic seconds)."""
     queue: Queue | None = None
@@ -67,6 +65,10 @@ class Gateway:
     @property
     def name(self) -> str:
         return f"{self.location} ({self.gateway})" if self.gateway else self.location
+
+    @property
+    def line(self) -> str:
+        return " ".join(str(self.error or "").split())
 
 
 Answer = tuple[Queue, str | None, Description] | Exception
@@ -138,7 +140,7 @@ class Gateways:
     def _note_silence(self, one: Gateway, now: float) -> None:
         if one.state in (NEW, ANSWERS) and now - one.asked >= SILENCE_SECONDS:
             line = f"{one.location} has not answered for {SILENCE_SECONDS:.0f} s"
-            self.lose(one, line, QueueAway(line))
+            self._set_aside(one, AWAY, QueueAway(line))
 
     def _asking(self, one: Gateway, landed: Mapping[str, Landed]) -> Callable[[], None]:
         queue, consumer = one.queue, self.consumer
@@ -172,65 +174,54 @@ class Gateways:
             one.queue, one.consumer, one.description = answer
             known = self.by_id.setdefault(one.description.queue_id, one)
             if known is not one:
-                self.refuse(one, f"it is the same queue as {known.location}")
+                self.refuse(one, QueueMismatch(f"it is the same queue as {known.location}"))
                 return False
             one.gateway = one.description.queue_id
             one.next = float("-inf")
             if one.state in (AWAY, REFUSED):
                 self.say(f"gateway {one.name} answers again")
-            self._become(one, ANSWERS, "", None)
+            self._become(one, ANSWERS, None)
             # Rows of a gateway that was only looked at might be trimmed before they are read.
             return one.consumer == self.consumer
         return False
 
     def _take_error(self, one: Gateway, error: Exception) -> None:
         if isinstance(error, QueueMismatch):
-            self.refuse(one, str(error), error)
+            self.refuse(one, error)
         elif isinstance(error, (MsgprotoError, OSError)):
-            self.lose(one, str(error), error)
+            self._set_aside(one, AWAY, error)
         else:
             raise error
 
-    def lose(self, one: Gateway, line: str, error: Exception | None = None) -> None:
-        """``one`` does not answer: it keeps its place and is asked again later."""
-        self._set_aside(one, AWAY, line, error)
-
-    def refuse(self, one: Gateway, line: str, error: Exception | None = None) -> None:
+    def refuse(self, one: Gateway, error: Exception) -> None:
         """``one`` is not what the table has landed: nothing of it is read until that changes."""
-        self._set_aside(one, REFUSED, line, error)
+        self._set_aside(one, REFUSED, error)
         one.queue = None  # what stands there is opened anew and proves itself anew
 
     def fail(self, gateway: str, failure: Failure) -> None:
-        one = self.by_id[gateway]
-        (self.refuse if failure.mismatch else self.lose)(one, failure.line)
+        kind = QueueMismatch if failure.mismatch else QueueAway
+        self._take_error(self.by_id[gateway], kind(failure.line))
 
     def settle(self, gateways: Iterable[str]) -> None:
         """Rows of these have landed: should one go away again, it is asked again soon."""
         for gateway in gateways:
             self.by_id[gateway].pause = 0.0
 
-    def _set_aside(self, one: Gateway, state: str, line: str, error: Exception | None) -> None:
-        line = " ".join(line.split())
+    def _set_aside(self, one: Gateway, state: str, error: Exception) -> None:
+        """It keeps its place and is asked again after a pause."""
         one.pause = min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS_MIN, 2 * one.pause))
         one.next = self.clock() + one.pause
         one.description = None
-        if one.state != state:
+        news = one.state != state
+        self._become(one, state, error)
+        if news:
             what = "is away and keeps its place" if state == AWAY else "is refused"
-            self.say(f"gateway {one.name} {what}: {line}")
-        self._become(one, state, line, error)
+            self.say(f"gateway {one.name} {what}: {one.line}")
 
-    def _become(self, one: Gateway, state: str, line: str, error: Exception | None) -> None:
+    def _become(self, one: Gateway, state: str, error: Exception | None) -> None:
         if one.state != state:
             one.since = self.clock()
-        one.state, one.line, one.error = state, line, error
-
-    def waiting(
-        self, answered: Iterable[Gateway], landed: Mapping[str, Landed], access: object = None
-    ) -> Iterator[Waiting]:
-        for one in answered:
-            if one.description is not None:
-                before = landed.get(one.gateway)
-                yield Waiting(one.gateway, one.location, before, one.description, access)
+        one.state, one.error = state, error
 
     def place(self, ends: Mapping[str, int]) -> dict[str, Landed]:
         """Return what proves these offsets; a gateway that does not say it in time is left out."""

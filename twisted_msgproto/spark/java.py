@@ -224,16 +224,14 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def spark_environment(
-    java: Java, environment: Mapping[str, str] | None = None, *, local: bool = False
-) -> dict[str, str]:
+def spark_environment(java: Java, *, local: bool = False) -> dict[str, str]:
     """Return the variables that a Spark driver of this Python and package needs.
 
     Workers unpickle the data source by its import path, so a source tree's root is on their
     ``PYTHONPATH``. With a ``local`` master all is of this Python, and the machine's name need not
     resolve.
     """
-    environment = os.environ if environment is None else environment
+    environment = os.environ
     needed = {
         "JAVA_HOME": str(java.home),
         # What a cluster's operator has set there is true on its nodes, and this Python may not be.
@@ -245,20 +243,16 @@ def spark_environment(
         "LC_ALL": "C.UTF-8",
     }
     if local:
+        import pyspark
+
         needed |= {
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_HOME": pyspark_home(),
+            # The Spark that the wheel has with it, and that fits its Python.
+            "SPARK_HOME": os.path.dirname(os.path.abspath(pyspark.__file__)),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_HOSTNAME": "localhost",
         }
     return needed
-
-
-def pyspark_home() -> str:
-    """Return the Spark that pyspark's wheel has with it, and that fits its Python."""
-    import pyspark
-
-    return os.path.dirname(os.path.abspath(pyspark.__file__))
 
 
 def leftovers(environment: Mapping[str, str]) -> list[str]:

@@ -251,7 +251,14 @@ class Loop:
                 raise
             self._failed(error)  # a store that does not answer just now
             return
-        waiting = list(self.gateways.waiting(answered, self._places(), self.access))
+        places = self._places()
+        waiting = [
+            Waiting(
+                one.gateway, one.location, places.get(one.gateway), one.description, self.access
+            )
+            for one in answered
+            if one.description is not None
+        ]
         plan = self._plan(waiting)
         if plan is None:
             return
@@ -379,7 +386,9 @@ class Loop:
         for gateway, offsets in landed.rejected.items():
             self.say(rejected_line(gateway, offsets, version))
         self._followed([self.gateways.by_id[gateway] for gateway in plan.landed])
-        self.marks.want(self._settled(plan.landed))
+        self.marks.want(
+            {name: place for name, place in plan.landed.items() if name not in self._waiting}
+        )
         self.gateways.settle(plan.landed)
         rows = sum(landed.rows.values()) - landed.dropped
         self.progress.landed = {**self.progress.landed, **plan.landed}
@@ -400,9 +409,6 @@ class Loop:
     def _waiting(self) -> Collection[str]:
         """Return the gateways whose rejected rows are not yet among the dead letters."""
         return self.letters.waiting if self.letters else ()
-
-    def _settled(self, landed: Mapping[str, Landed]) -> dict[str, Landed]:
-        return {name: place for name, place in landed.items() if name not in self._waiting}
 
     def _followed(self, answered: Iterable[Gateway]) -> list[Gateway]:
         """Land dead letters, and return those gateways of which none wait any more."""

@@ -81,7 +81,9 @@ def latest_places(
     at its earliest offset. A queue of ``start`` that is not among ``queues`` must be named in
     ``retired``.
     """
-    check_queues_known(queues, start, retired)
+    for name in start:
+        if name not in queues and name not in retired:
+            raise QueueMismatch(unknown_queue(name, queues))
     since: dict[str, int] = {}
     room: dict[str, int] = {}
     for name, queue in queues.items():
@@ -100,18 +102,14 @@ def latest_places(
             places[name] = before
             continue
         place = place_at(queue, since[name] + room[name])
-        if before is None or since[name] != before["offset"] or is_first(before):
+        # No batch ends where a stream begins.
+        if before is None or since[name] != before["offset"] or before.get("since") == since[name]:
             place["since"] = since[name]
         places[name] = place
     for name in start:
         if name not in queues:
             places[name] = start[name]
     return places
-
-
-def is_first(place: Place) -> bool:
-    """Return whether a stream begins at ``place``: no batch ends there."""
-    return place.get("since") == place["offset"]
 
 
 def batch_ranges(
@@ -162,14 +160,6 @@ def first_offset(before: Place | None, place: Place) -> int:
     if "since" in place and place != before:
         return place["since"]
     return place["offset"] if before is None else before["offset"]
-
-
-def check_queues_known(
-    queues: Mapping[str, Queue], start: Mapping[str, Place], retired: Collection[str] = ()
-) -> None:
-    for name in start:
-        if name not in queues and name not in retired:
-            raise QueueMismatch(unknown_queue(name, queues))
 
 
 def check_place(queue: Queue, place: Place, behind: int | None = None) -> None:

@@ -84,7 +84,7 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
     chosen = "PYSPARK_PYTHON" in os.environ or bool(configured)
     if configured and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = configured
-    share_path(context)
+    context.environment["PYTHONPATH"] = with_package(context.environment.get("PYTHONPATH", ""))
     if str(context.master).startswith("local"):
         if not chosen:
             context.pythonExec = sys.executable
@@ -115,10 +115,6 @@ def fork_workers_by(context: SparkContext, module: str) -> None:
     """Let ``module`` fork the workers, if they run this very Python, and none does so far."""
     if str(context.master).startswith("local") and context.pythonExec == sys.executable:
         context._jsc.sc().conf().setIfMissing("spark.python.daemon.module", module)
-
-
-def share_path(context: SparkContext) -> None:
-    context.environment["PYTHONPATH"] = with_package(context.environment.get("PYTHONPATH", ""))
 
 
 def with_package(path: str) -> str:

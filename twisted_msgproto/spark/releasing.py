@@ -80,7 +80,9 @@ def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:
     """Return where the last committed batch of a ``checkpoint`` ends; empty before the first."""
     if not exists(OS_DISK, str(checkpoint / "offsets")):
         raise ConfigurationError(f"{checkpoint} is no checkpoint of Spark (it has no offsets/)")
-    numbers = [int(path.name) for path in _entries(checkpoint / "commits") if path.name.isdigit()]
+    numbers: list[int] = []
+    with contextlib.suppress(FileNotFoundError):
+        numbers = [int(name) for name in os.listdir(checkpoint / "commits") if name.isdigit()]
     if not numbers:
         return {}
     path = checkpoint / "offsets" / str(max(numbers))
@@ -96,13 +98,6 @@ def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:
     if not known:
         raise ConfigurationError(f"{path} has no offsets of the source msgproto at number {source}")
     return dict[str, Any](places)
-
-
-def _entries(directory: Path) -> list[Path]:
-    try:
-        return list(directory.iterdir())
-    except FileNotFoundError:
-        return []
 
 
 def _raised(error: OSError) -> None:

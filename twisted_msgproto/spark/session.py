@@ -134,16 +134,13 @@ def session_settings(
     }
 
 
-Say = Callable[[str], None]
-
-
 @contextlib.contextmanager
 def spark_context(
     master: str,
     scratch: Path,
     changes: Mapping[str, str],
     java: str = "",
-    say: Say = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Any]:
     """Make a new SparkContext; afterwards neither it nor its Java machine runs any more.
 
@@ -207,7 +204,7 @@ def _started(
     from pyspark.java_gateway import launch_gateway
 
     # When Java is killed this one prints a traceback, where one line is said by others.
-    AccumulatorTCPServer.handle_error = _nothing  # type: ignore[method-assign, assignment]
+    AccumulatorTCPServer.handle_error = lambda *words: None  # type: ignore[method-assign]
     # So does this, for a call under way, and it asks the root logger as well as its own.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_from_py4j)
@@ -385,10 +382,6 @@ def _temporaries_in(directory: Path) -> Iterator[None]:
 
 def _not_from_py4j(record: logging.LogRecord) -> bool:
     return f"{os.sep}py4j{os.sep}" not in record.pathname
-
-
-def _nothing(*words: object) -> None:
-    """Does nothing, in the place of what would print."""
 
 
 def within(seconds: float, work: Callable[[], Any]) -> None:

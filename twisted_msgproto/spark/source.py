@@ -61,18 +61,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-class QueueRange(InputPartition):
-    def __init__(self, part: Range) -> None:
-        self.part = part
-
-
 def read_range(
     partition: InputPartition, wanted: pc.Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task; damaged ones are told on stderr, which Spark passes on."""
-    if not isinstance(partition, QueueRange):  # what Spark makes of "no partitions"
+    part: Range | None = partition.value
+    if part is None:  # what Spark makes of "no partitions"
         return
-    part = partition.part
     queue = open_range(part, PATIENCE_SECONDS)
     if queue.queue_id != part.gateway:
         raise QueueMismatch(
@@ -177,7 +172,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             where=where,
             access=settings.access,
         )
-        return [QueueRange(part) for part in patiently(planned)]
+        return [InputPartition(part) for part in patiently(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition)
@@ -209,7 +204,7 @@ class QueueBatchReader(DataSourceReader):
             where=where,
             access=settings.access,
         )
-        return [QueueRange(part) for part in ranges]
+        return [InputPartition(part) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition, self._wanted)

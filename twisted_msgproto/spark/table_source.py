@@ -161,11 +161,6 @@ class TableFile(NamedTuple):
     known: Any
 
 
-class TableFiles(InputPartition):
-    def __init__(self, files: Sequence[TableFile]) -> None:
-        self.files: list[TableFile] = list(files)
-
-
 class TableReader(DataSourceReader):
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self._options = options
@@ -182,14 +177,12 @@ class TableReader(DataSourceReader):
             TableFile(one.path, sizes.get(one.path, 0), one.partition_expression)
             for one in dataset.get_fragments(self._wanted)
         ]
-        return [TableFiles(group) for group in shared(files, options.tasks)]
+        return [InputPartition(group) for group in shared(files, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, TableFiles):  # what Spark makes of "no partitions"
-            return
         place = storage_at(self._options.location, self._options.storage).filesystem()
         parquet = ds.ParquetFileFormat()
-        for file in partition.files:
+        for file in partition.value or ():  # None is what Spark makes of "no partitions"
             fragment = parquet.make_fragment(file.path, place, file.known)
             dataset = ds.FileSystemDataset([fragment], self._schema, parquet, place)
             for batch in dataset.to_batches(
