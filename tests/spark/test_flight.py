@@ -148,7 +148,6 @@ def test_it_is_the_same_queue_as_in_the_directory__TB_06(queue: Path, served: Se
     assert near.consumers() == {}
     with pytest.raises(QueueError, match="no consumer 'night'"):
         far.forget("night")
-    far.close()
 
 
 def test_another_queue_behind_the_address_is_neither_read_nor_trimmed__TB_07(

@@ -131,7 +131,11 @@ def run_bridge(options: BridgeOptions | Sequence[BridgeOptions]) -> int:
     several = [options] if isinstance(options, BridgeOptions) else list(options)
     json = several[0].json_log
     output = LogOutput(1, lambda n: _line(missing_line(n).rstrip(), json))
-    say = partial(_say, output, json)
+
+    def say(line: str) -> None:
+        output.write(_line(line, json))
+        output.flush()
+
     bridges = [Bridge(one, ending, say, alone=len(several) == 1) for one in several]
     with contextlib.closing(output):
         try:
@@ -214,11 +218,6 @@ def temporary_folder() -> Iterator[Path]:
         with contextlib.suppress(OSError):
             for path in scratch.glob("*.*"):  # neither its lock nor its folders
                 path.unlink()
-
-
-def _say(output: LogOutput, json: bool, line: str) -> None:
-    output.write(_line(line, json))
-    output.flush()
 
 
 def _line(text: str, json: bool) -> str:

@@ -201,9 +201,6 @@ class FlightQueue:
             except (flight.FlightError, pa.ArrowException) as error:
                 raise _ours(self.location, error) from None
 
-    def close(self) -> None:
-        self._client.close()
-
     def _fresh(self) -> Description:
         if time.monotonic() - self._described_at > FRESH_SECONDS:
             self._described = self.describe()
@@ -291,10 +288,7 @@ def _own_token(path: str, location: str) -> bytes | None:
     None for anything else: who listens at ``location`` may be a stranger, and names a file in order
     to be sent it.
     """
-    try:
-        name = TOKEN_FILE.format(port=urlsplit(location).port)
-    except ValueError:
-        return None
+    name = TOKEN_FILE.format(port=urlsplit(location).port)
     if not os.path.isabs(path) or os.path.basename(path) != name:
         return None
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

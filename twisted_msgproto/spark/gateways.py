@@ -225,7 +225,8 @@ class Gateways:
 
     def place(self, ends: Mapping[str, int]) -> dict[str, Landed]:
         """Return what proves these offsets; a gateway that does not say it in time is left out."""
-        calls = {gateway: self._placing(gateway, offset) for gateway, offset in ends.items()}
+        queues = {gateway: self.by_id[gateway].queue for gateway in ends}
+        calls = {name: partial(one.place, ends[name]) for name, one in queues.items() if one}
         places: dict[str, Landed] = {}
         for gateway, answer in self._crew.gather(calls, ROUND_SECONDS).items():
             if isinstance(answer, Landed):
@@ -233,11 +234,6 @@ class Gateways:
             else:
                 self._take_error(self.by_id[gateway], answer)
         return places
-
-    def _placing(self, gateway: str, offset: int) -> Callable[[], Landed]:
-        queue = self.by_id[gateway].queue
-        assert queue is not None
-        return lambda: queue.place(offset)
 
     def opened(self, name: str) -> Queue | None:
         """Return the queue ``name`` for its marks, from any thread; None while it is away.

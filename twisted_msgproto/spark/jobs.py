@@ -146,7 +146,10 @@ class Meeting:
                 job.results.set_exception(error)
         try:
             result = job.results.result()[number]
-            others = isinstance(result, LandedRanges) and denied(result)
+            # What is denied may be another table's; who is away would be waited for once more.
+            others = isinstance(result, LandedRanges) and any(
+                failure.mismatch for failure in result.failed.values()
+            )
         except TableError as error:
             result, others = error, True
         if others and len(job.works) > 1:
@@ -165,13 +168,6 @@ class Meeting:
             for location in self._places.keys() - here
             for gateway, (lo, hi) in job.spans.items()
         )
-
-
-def denied(result: LandedRanges) -> bool:
-    """Return whether a queue denied a place, perhaps another table's; one that is away would only
-    be waited for once more.
-    """
-    return any(failure.mismatch for failure in result.failed.values())
 
 
 Spans = Mapping[str, tuple[int, int]]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableChanged, TableError
+from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableError
 from ..queue.lineage import Landed
 from ..table import preflight
 from ..table.actions import Commit, Run
@@ -137,7 +137,8 @@ class Loop:
                 self._land(None, LandedRanges(), 0.0)
             if self.pace.once and self._drained():
                 break
-            self._check_someone_answers()
+            if not self.gateways.in_state(NEW, ANSWERS, AWAY):  # waiting does not help
+                raise QueueMismatch(self.gateways.all[0].line)
             if self.clock() - self._looked >= IDLE_SECONDS:
                 self._looked = self.clock()
                 self._look_idly()
@@ -232,12 +233,6 @@ class Loop:
             and self._begin(one, landed) >= self._until[one.gateway]
             for one in self.gateways.all
         )
-
-    def _check_someone_answers(self) -> None:
-        """Raises the reason when no gateway can be landed and waiting does not help."""
-        if self.gateways.in_state(NEW, ANSWERS, AWAY):
-            return
-        raise QueueMismatch(self.gateways.all[0].line)
 
     # -- a batch ----------------------------------------------------------------------------------
 
@@ -356,8 +351,6 @@ class Loop:
                     notes=notes,
                     notes_before=counted,
                 )
-            except TableChanged:
-                raise
             except TableError as error:
                 attempts += 1
                 # Overtaken among them: who has moved a gateway, ends the bridge.

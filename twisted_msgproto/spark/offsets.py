@@ -58,14 +58,6 @@ def proof(place: Place) -> Landed | None:
     return Landed(place["offset"], place.get("incarnation", 0), place.get("witness", 0))
 
 
-def places_at(queues: Mapping[str, Queue], offsets: Mapping[str, int]) -> Places:
-    """Return where a new stream begins: at ``offsets``; they name every queue."""
-    return {
-        name: {**place_at(queue, offsets[name]), "since": offsets[name]}
-        for name, queue in queues.items()
-    }
-
-
 def latest_places(
     queues: Mapping[str, Queue],
     start: Mapping[str, Place],

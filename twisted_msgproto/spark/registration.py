@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parents[1]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-SHIPPED = "twisted_msgproto.zip"
 
 
 OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
@@ -100,7 +98,8 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
         else:
             context.pythonExec = usual
     if problem == PACKAGE.name:
-        context.addPyFile(str(shipped(Path(context._temp_dir))))
+        archive = os.path.join(context._temp_dir, PACKAGE.name)
+        context.addPyFile(shutil.make_archive(archive, "zip", PACKAGE.parent, PACKAGE.name))
         problem = ask_worker(context)
     if problem is not None:
         major, minor = sys.version_info[:2]
@@ -160,11 +159,3 @@ def first_line(error: BaseException | str) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 300 else f"{text[:299]}…"
-
-
-def shipped(directory: Path) -> Path:
-    path = directory / SHIPPED
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(PACKAGE.rglob("*.py")):
-            archive.write(file, file.relative_to(PACKAGE.parent))
-    return path

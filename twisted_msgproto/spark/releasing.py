@@ -60,9 +60,8 @@ def release(
     sync_tree(checkpoint)
     locations = queue_locations(queue) if isinstance(queue, str) else list(queue)
     queues = open_queues(locations, Access(token_file, authority))
-    strangers = sorted(set(queues) - set(places))
-    if strangers and not set(queues) & set(places):
-        raise QueueError(f"the checkpoint {checkpoint} does not know queue {strangers[0]}")
+    if queues and queues.keys().isdisjoint(places):
+        raise QueueError(f"the checkpoint {checkpoint} does not know queue {min(queues)}")
     for name, one in queues.items():
         known = one.describe().consumers
         one.register(consumer)

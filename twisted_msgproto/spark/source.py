@@ -41,7 +41,6 @@ from .offsets import (
     batch_ranges,
     latest_places,
     place_at,
-    places_at,
 )
 from .source_options import (
     PATIENCE_SECONDS,
@@ -127,7 +126,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settings = self._settings
 
         def begun() -> dict[str, Any]:
-            return dict(places_at(self.queues, settings.starting_offsets(self.queues)))
+            offsets = settings.starting_offsets(self.queues)
+            return {
+                name: {**place_at(queue, offsets[name]), "since": offsets[name]}
+                for name, queue in self.queues.items()
+            }
 
         return patiently(begun)
 

@@ -136,7 +136,8 @@ class Transform:
             self._check_columns(result)
             names = [name for name in target.schema.names if name in result.columns]
             # mapInArrow takes a dot or a backtick in a name for more than a letter.
-            plain = result.select(*map(quoted, names)).toDF(*(f"c{n}" for n in range(len(names))))
+            quoted = [f"`{name.replace('`', '``')}`" for name in names]
+            plain = result.select(*quoted).toDF(*(f"c{n}" for n in range(len(names))))
             written = plain.mapInArrow(writing(target, names), "landed binary").collect()
         except Exception as error:
             failed = failures(str(error))
@@ -268,10 +269,6 @@ def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
             "table is partitioned by day"
         )
     return landed.append(DAY)
-
-
-def quoted(column: str) -> str:
-    return f"`{column.replace('`', '``')}`"
 
 
 def refuse_name(name: str, column: str) -> None:

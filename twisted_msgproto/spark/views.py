@@ -147,12 +147,10 @@ def _documents(bodies: pa.Array) -> pa.Array:
 
 
 def _document(body: bytes | None) -> str | None:
-    value = None
-    if body is not None:
-        try:
-            value = columns.parse(body)
-        except columns.BodyError:
-            return None
+    try:
+        value = None if body is None else columns.parse(body)
+    except columns.BodyError:
+        return None
     return columns.json_text(value) if isinstance(value, dict) else None
 
 
@@ -223,13 +221,10 @@ def lumberjack_events(
 
 
 def _events(bodies: pa.Array) -> pa.Array:
-    events, errors = [], []
-    for body in bodies.to_pylist():
-        event, error = (None, None) if body is None else _event(body)
-        events.append(event)
-        errors.append(error)
-    values = pa.array(events, pa.map_(pa.string(), pa.string()))
-    return pa.StructArray.from_arrays([values, pa.array(errors, pa.string())], ["value", "error"])
+    found = [(None, None) if body is None else _event(body) for body in bodies.to_pylist()]
+    values = pa.array([event for event, _ in found], pa.map_(pa.string(), pa.string()))
+    errors = pa.array([error for _, error in found], pa.string())
+    return pa.StructArray.from_arrays([values, errors], ["value", "error"])
 
 
 def _event(body: bytes) -> tuple[list[tuple[str, str | None]] | None, str | None]:
