@@ -577,8 +577,7 @@ class Bridge:
                 stop.set()
                 deadline = time.monotonic() + GRACE_SECONDS
             if self.ending.wishes > 1 or time.monotonic() > deadline:
-                cancel = threading.Thread(target=self._caught, args=[spark.cancel], daemon=True)
-                cancel.start()
+                within(0.0, spark.cancel)
                 thread.join(CANCEL_SECONDS)
                 return
 

@@ -202,9 +202,8 @@ def _write_script(directory: Path, script: str) -> None:
             file.write(script)
         os.chmod(fresh, 0o700)
         os.replace(fresh, program)
-    except OSError:
-        os.unlink(fresh)
-        raise
+    finally:
+        Path(fresh).unlink(missing_ok=True)
 
 
 def wrapper_script(program: Path) -> str:

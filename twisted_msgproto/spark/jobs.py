@@ -21,6 +21,7 @@ from ..core.errors import ConfigurationError, MsgprotoError, TableError
 from ..table.landing import TABLE_SCHEMA, LandedRanges, Target, Writer, land_together, merged
 from ..table.plan import Range
 from .registration import OWN_ERROR, first_line, job_error
+from .session import within
 from .source_options import forget_opened, open_range
 
 JOB_GROUP = "msgproto-bridge"
@@ -235,11 +236,10 @@ class SparkRunner:
         """Start the workers and have them import what they need; return at once."""
 
         def work() -> None:
-            with contextlib.suppress(Exception):
-                self.context.setJobGroup(JOB_GROUP, "starting workers", True)
-                self._partitions(self.cores).mapPartitionsWithIndex(warm).collect()
+            self.context.setJobGroup(JOB_GROUP, "starting workers", True)
+            self._partitions(self.cores).mapPartitionsWithIndex(warm).collect()
 
-        threading.Thread(target=work, name="warming", daemon=True).start()
+        within(0.0, work)
 
     def _partitions(self, number: int) -> Any:
         """Return a data set of so many empty partitions, made once: work is sent with the job."""

@@ -68,7 +68,7 @@ def release(
         if consumer not in known:
             names = ", ".join(sorted(known)) or "none"
             line = f"queue {name}: {consumer!r} is a new consumer; so far it knew: {names}"
-            print(f"msgproto: {timed_line(time.time(), line)}", file=sys.stderr, flush=True)
+            print(f"msgproto: {timed_line(time.time(), line)}", file=sys.stderr)
     released = {name: place for name, place in places.items() if name in queues}
     for name, place in released.items():
         queues[name].commit(consumer, place["offset"], proof(place))

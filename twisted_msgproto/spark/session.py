@@ -462,7 +462,7 @@ class JavaErrors:
                     self._keep(data)
                 if line.startswith(OWN_LINE):
                     with contextlib.suppress(OSError):  # stderr may be a file on that disk
-                        print(line.rstrip(), file=sys.stderr, flush=True)
+                        print(line.rstrip(), file=sys.stderr)
                 if line.startswith(UNCAUGHT):
                     java = descendants(os.getpid()) - self._others
                     timer = threading.Timer(LAST_WORDS_SECONDS, _kill, [java, signal.SIGTERM])

@@ -79,7 +79,7 @@ def read_range(
             yield pa.RecordBatch.from_arrays(kept.columns, schema=SCHEMA)
     if batches.damaged:
         line = timed_line(time.time(), damage_line(part, batches.damaged))
-        print(f"msgproto: {line}", file=sys.stderr, flush=True)
+        print(f"msgproto: {line}", file=sys.stderr)
 
 
 def damage_line(part: Range, damaged: Sequence[tuple[int, int]]) -> str:
