@@ -162,22 +162,31 @@ def test_a_queue_which_joins_later_says_where_its_first_batch_began(
 
 
 @pytest.mark.parametrize(
-    ("parts", "rows_min", "bounds"),
+    ("options", "bounds"),
     [
-        (3, 1, [0, 500, 1000, 1500]),
-        (8, 600, [0, 750, 1500]),
-        (8, 5000, [0, 1500]),
-        (2000, 1, [*range(1501)]),
+        ({"numPartitions": 3, "minPartitionRows": 1}, [0, 500, 1000, 1500]),
+        ({"numPartitions": 8, "minPartitionRows": 600}, [0, 750, 1500]),
+        ({"numPartitions": 8, "minPartitionRows": 5000}, [0, 1500]),
+        ({"numPartitions": 2000, "minPartitionRows": 1}, [*range(1501)]),
+        ({"minPartitionRows": 1}, [0, 750, 1500]),
     ],
 )
 def test_ranges_are_cut_evenly_but_not_too_small(
-    queue: Path, parts: int, rows_min: int, bounds: list[int]
+    queue: Path, options: dict[str, int], bounds: list[int]
 ) -> None:
-    reader = stream(queue, numPartitions=parts, minPartitionRows=rows_min)
+    reader = stream(queue, **options)
     end = {identity(queue): {"offset": 1500}}
     assert ranges_of(reader, reader.initialOffset(), end) == list(itertools.pairwise(bounds))
     parts = reader.partitions(reader.initialOffset(), end)
     assert {each.value.landed for each in parts} == {None}, "the place proves nothing"
+
+
+def test_a_second_task_begins_at_40_000_rows(tmp_path: Path) -> None:
+    write(tmp_path, messages(0, 40_000))
+    reader, name = stream(tmp_path), identity(tmp_path)
+    for end, bounds in ((39_999, [0, 39_999]), (40_000, [0, 20_000, 40_000])):
+        found = ranges_of(reader, {name: {"offset": 0}}, {name: {"offset": end}})
+        assert found == list(itertools.pairwise(bounds))
 
 
 def test_a_retired_queue_keeps_its_place(queue: Path) -> None:
