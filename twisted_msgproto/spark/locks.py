@@ -104,7 +104,6 @@ def _made(directory: Path) -> Path:
 
 
 def _lock(path: Path, flags: int = os.O_CREAT) -> int | None:
-    """Return the descriptor that holds a lock file; None when another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -400,7 +400,6 @@ class Loop:
 
     @property
     def _waiting(self) -> Collection[str]:
-        """Return the gateways whose rejected rows are not yet among the dead letters."""
         return self.letters.waiting if self.letters else ()
 
     def _followed(self, answered: Iterable[Gateway]) -> list[Gateway]:

@@ -41,7 +41,6 @@ Places = dict[str, Place]
 
 
 def place_at(queue: Queue, offset: int) -> Place:
-    """Return the place at ``offset``, between the queue's begin and its end."""
     place: Place = {"offset": offset}
     known = queue.place(offset)
     if known.incarnation:
@@ -148,7 +147,6 @@ def batch_ranges(
 
 
 def first_offset(before: Place | None, place: Place) -> int:
-    """The first offset of the batch that ends at ``place`` and follows ``before``."""
     if "since" in place and place != before:
         return place["since"]
     return place["offset"] if before is None else before["offset"]

@@ -149,7 +149,6 @@ def ask_worker(context: SparkContext) -> str | None:
 
 
 def job_error(text: str) -> str:
-    """Return the line of what Spark says of a failed job that tells the cause."""
     found = PYTHON_ERROR.search(text) or JAVA_ERROR.search(text)
     return first_line(found["error"] if found else text)
 

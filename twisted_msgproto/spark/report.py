@@ -260,7 +260,6 @@ class StatusFiles:
         }
 
     def _rest(self, report: Report, now: float) -> float | None:
-        """Return until when nobody needs to miss the bridge; None for one that is to run always."""
         if self._pause is None or report.error is not None:
             return None
         if not report.drained:

@@ -99,8 +99,6 @@ def refuse_misspelt(given: Mapping[str, str], known: Iterable[str]) -> None:
 
 
 class Settings:
-    """The options of one stream or one table.  Raises ConfigurationError with one line."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         # Spark hands a dictionary that forgets about case when it is pickled: compare in lower.
         given = {name.lower(): value for name, value in options.items()}
@@ -140,7 +138,6 @@ class Settings:
             )
 
     def starting_offsets(self, queues: Mapping[str, Queue]) -> dict[str, int]:
-        """Return the first offset to read of every queue, the earliest of one that is not named."""
         return self._offsets_at(queues, self.starting, "starting", self.latest_when_too_late)
 
     def ending_offsets(self, queues: Mapping[str, Queue]) -> dict[str, int]:

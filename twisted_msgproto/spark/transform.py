@@ -147,7 +147,6 @@ class Transform:
         return collected([pickle.loads(row[0]) for row in written], tasks, met.value)
 
     def _apply(self, given: DataFrame) -> DataFrame:
-        """Return the function's result; TableError for one that is none."""
         with _calling:
             result = self._function(given)
         if not isinstance(result, DataFrame):
@@ -241,7 +240,6 @@ def load_function(name: str) -> Function:
 
 
 def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
-    """Return the table's columns for a function whose result has ``schema``."""
     lower = [column.lower() for column in schema.names]
     twice = sorted({column for column in lower if lower.count(column) > 1})
     if twice:
