@@ -587,10 +587,12 @@ def test_a_batch_which_fails_is_run_again_and_not_for_ever__TB_11(
     def full(target: Target, tasks: Tasks) -> LandedRanges:
         raise TableError("the table: No space left on device")
 
+    said = list[str]()
     with pytest.raises(TableError, match="No space left"):
-        drain(table, [queue], runner=full)
+        drain(table, [queue], runner=full, say=said.append)
+    assert said == ["bridge: the table: No space left on device; the batch is run again"] * 2
     assert QueueReader(queue).consumers() == {consumer(table): 0}
-    lost, said = TableError("a worker was lost"), list[str]()
+    lost = TableError("a worker was lost")
     runs = [lost, lost, None, lost, lost, None]
 
     def run(target: Target, tasks: Tasks) -> LandedRanges:
