@@ -413,10 +413,18 @@ def threads_of(name: str) -> list[threading.Thread]:
 
 
 def test_a_thread_without_work_ends_and_the_next_work_is_done_all_the_same() -> None:
-    some = DaemonThreadPool(3, "idle")
+    some, working, three = DaemonThreadPool(3, "idle"), set[int](), threading.Barrier(3)
+
+    def work() -> int:
+        working.add(threading.get_ident())
+        three.wait(FOREVER)
+        at_once = len(working)
+        working.discard(threading.get_ident())
+        return at_once
+
     for _ in range(3):
-        seen = some.gather({n: lambda: len(threads_of("idle")) for n in range(20)}, FOREVER)
-        assert len(seen) == 20 and max(map(int, seen.values())) <= 3  # type: ignore[arg-type]
+        seen = some.gather(dict.fromkeys(range(21), work), FOREVER)
+        assert len(seen) == 21 and max(map(int, seen.values())) <= 3  # type: ignore[arg-type]
         deadline = time.monotonic() + FOREVER
         while threads_of("idle"):
             assert time.monotonic() < deadline
