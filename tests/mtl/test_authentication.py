@@ -178,8 +178,17 @@ class Authentication(MtlCase):
 
                 return respond
 
-        factory = self.authenticating(mechanisms=[Riddle()])
-        self.assertEqual(await self.offered(factory), ["RIDDLE"])
+        class Closed(sasl.SaslMechanism):
+            name = "CLOSED"
+
+            def begin(self, login: sasl.Login) -> sasl.Respond:
+                raise sasl.SaslRefused("not today")
+
+        factory = self.authenticating(mechanisms=[Riddle(), Closed()])
+        self.assertEqual(await self.offered(factory), ["RIDDLE", "CLOSED"])
+        self.assertEqual(
+            (await self.refused(factory, Cycle("CLOSED", lambda challenge: b"")))[0], 401
+        )
 
         def guessing(user: bytes, guess: bytes) -> Cycle:
             return Cycle("RIDDLE", lambda challenge: user if challenge is None else guess)

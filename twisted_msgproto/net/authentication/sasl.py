@@ -263,10 +263,14 @@ class Authenticator:
         self, session: Attempting, mechanism: str, response: bytes, first: bool
     ) -> Deferred[bytes | LoggedIn]:
         """Fire with a challenge, or with the log-in that ends the exchange."""
-        if first:
-            begin = self._mechanisms[mechanism].begin
-            self._exchanges[session] = begin(partial(self._login, session))
-        return maybeDeferred(self._exchanges[session], response)
+
+        def step() -> Deferred[Any]:
+            if first:
+                begin = self._mechanisms[mechanism].begin
+                self._exchanges[session] = begin(partial(self._login, session))
+            return self._exchanges[session](response)
+
+        return maybeDeferred(step)
 
     def _login(
         self, session: Attempting, credentials: ICredentials, name: str | None
