@@ -564,6 +564,17 @@ java.io.IOException: Cannot run program "/no/python": error=2, No such file or d
 \tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
 """
 
+NO_PYSPARK = """\
+An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Lost task 0.0 in stage 0.0 \
+(TID 0) (h executor 1): org.apache.spark.SparkException:\x20
+Error from python worker:
+  /usr/bin/python3: No module named pyspark
+PYTHONPATH was:
+  /cluster/lib
+org.apache.spark.SparkException: No port number in pyspark.daemon's stdout
+"""
+
 
 @pytest.mark.parametrize(
     ("answer", "line"),
@@ -571,10 +582,11 @@ java.io.IOException: Cannot run program "/no/python": error=2, No such file or d
         ("pyarrow", "it has no module pyarrow"),
         ("ValueError: no", "ValueError: no"),
         (Exception(FAILED), 'IOException: Cannot run program "/no/python": error=2, No such file'),
+        (Exception(NO_PYSPARK), "/usr/bin/python3: No module named pyspark"),
         (Exception(f"\n {'x' * 301}\nmore"), f"{'x' * 299}…"),
         (Exception(), "it does not start"),
     ],
-    ids=["lacks a module", "fails", "no such Python", "long", "nothing"],
+    ids=["lacks a module", "fails", "no such Python", "no pyspark", "long", "nothing"],
 )
 def test_a_cluster_which_cannot_run_the_source_is_one_line__TB_14(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, line: str

@@ -33,6 +33,9 @@ PYTHON_ERROR = re.compile(
 )
 """Spark indents what a worker said that could not start."""
 
+WORKER_ERROR = re.compile(r"Error from python worker:\s+(?P<error>\S.*)")
+"""One whose Python lacks pyspark says so in a line, of which Java's own has nothing."""
+
 JAVA_ERROR = re.compile(
     r"\AAn error occurred while calling .+\n"
     r": (?:.*\b(?:java|org|scala)\.(?=[\w.$]+: .)(?:\w+\.)*(?:SparkException: )?)?(?P<error>.+)"
@@ -149,7 +152,7 @@ def ask_worker(context: SparkContext) -> str | None:
 
 
 def job_error(text: str) -> str:
-    found = PYTHON_ERROR.search(text) or JAVA_ERROR.search(text)
+    found = PYTHON_ERROR.search(text) or WORKER_ERROR.search(text) or JAVA_ERROR.search(text)
     return first_line(found["error"] if found else text)
 
 
