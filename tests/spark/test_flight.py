@@ -373,7 +373,15 @@ def test_no_file_but_the_token_for_this_address_is_sent_to_who_asks_for_it(tmp_p
     """A stranger who listens at the address names another file of this user's."""
     with Stranger() as stranger:
         location, name = f"grpc://127.0.0.1:{stranger.port}", f"flight-{stranger.port}.token"
-        names = (name, "id_ed25519", "flight-1.token", "missing", f"{name}/directory", f"no/{name}")
+        names = (
+            name,
+            "id_ed25519",
+            "flight-1.token",
+            "missing",
+            f"{name}/directory",
+            f"no/{name}",
+            f"\0/{name}",
+        )
         (tmp_path / name).write_text(f"{location}1/secret")
         (tmp_path / "id_ed25519").write_text(f"{location}/secret")
         (tmp_path / "flight-1.token").write_text(f"{location}/secret")

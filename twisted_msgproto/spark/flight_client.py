@@ -237,7 +237,7 @@ class FlightQueue:
         return False if that changes nothing.
         """
         tokens: list[bytes | None] = []
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             tokens.append(_own_token(_named_file(error), self.location))
         with suppress(ConfigurationError):
             tokens.append(read_token(self._token_file).encode() if self._token_file else None)
