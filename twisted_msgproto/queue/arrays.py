@@ -28,9 +28,7 @@ from .format import ALIGNMENT
 from .schema import ATTACHMENTS, BYTES, FIELDS, STORED, TEXT
 
 Buffers = tuple[Any, ...]
-"""A column's buffers.  The first, its presence, has a byte for each value, 0 for None; it is empty
-where no value is None.
-"""
+"""A column's buffers; the first, its presence, has 0 for each None, and is empty without one."""
 
 END_BYTES: Final = 4
 ENDS, LISTS, DATA = -1, -2, -3
@@ -225,8 +223,7 @@ JOINED_BYTES: Final = 64 << 10
 class Form(NamedTuple):
     """What blocks with the same columns have in common, and None in the same ones."""
 
-    head: struct.Struct
-    """Where each buffer ends, counted from behind the head."""
+    head: struct.Struct  # where each buffer ends, counted from behind the head
     roles: tuple[tuple[int, tuple[int, ...]], ...]
     """Of each column: whether it has a presence, and the roles of its other buffers."""
 
@@ -334,7 +331,6 @@ def _spans(kind: pa.DataType, rows: int, there: Any, ends: Any, data: Any) -> pa
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return what ``pa.array(values, kind)`` returns; raises as :func:`buffers_of`."""
     return array_from(kind, len(values), buffers_of(values, kind))
 
 

@@ -154,16 +154,13 @@ TIME_MAX: Final = 1e11
 
 STATUSES: Final = "bridges"
 
-STATUS_BYTES_MAX: Final = 64 << 10
-"""A bridge writes some kilobytes."""
+STATUS_BYTES_MAX: Final = 64 << 10  # a bridge writes some kilobytes
 
 STATUSES_MAX: Final = 32
 
-SENT_BYTES_MAX: Final = 3 << 10
-"""So that it fits into a request."""
+SENT_BYTES_MAX: Final = 3 << 10  # so that it fits into a request
 
-LISTS: Final = ("known", "away")
-"""Are cut, in this order, where a status is too long."""
+LISTS: Final = ("known", "away")  # cut, in this order, where a status is too long
 
 
 def status_path(queue: str | os.PathLike[str], consumer: str) -> Path:
@@ -226,7 +223,7 @@ def by_our_clock(status: Mapping[str, Any], now: float) -> dict[str, Any]:
 def standings(
     queue: Queue, described: Description, statuses: Mapping[str, Mapping[str, Any]], now: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is to be said of each consumer, by name; ``now`` is in seconds since 1970 UTC."""
+    """Yield what is to be said of each consumer; ``now`` is in seconds since 1970 UTC."""
     for name, offset in sorted(described.consumers.items()):
         try:
             oldest = queue.describe(Landed(max(offset, described.begin))).oldest

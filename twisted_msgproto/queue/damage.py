@@ -12,8 +12,7 @@ from .format import seal, unseal
 FILE = "damaged"
 _TEXT = re.compile(r"damaged (\d{1,20}) (\d{1,20}) (.*)", re.ASCII)
 
-Range = tuple[int, int]
-"""A range has the offsets lo ≤ n < hi."""
+Range = tuple[int, int]  # a range has the offsets lo ≤ n < hi
 
 
 def read(disk: Disk, directory: str) -> dict[Range, str]:

@@ -12,18 +12,13 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
-QUANTUM_BYTES: Final = 64 << 10
-"""One usual read of a socket."""
+QUANTUM_BYTES: Final = 64 << 10  # one usual read of a socket
 
 GROUP_SECONDS: Final = 0.020
 """Writing one group should last this long: others wait for half of it on average."""
 
 SYNC_SHARE: Final = 3.0
-"""A group's bytes may cost this many times what its sync costs.
-
-A disk with slow syncs needs large groups: if they were bounded by :data:`GROUP_SECONDS` alone, bulk
-would starve.
-"""
+"""A group's bytes may cost so many syncs: GROUP_SECONDS alone would starve bulk on slow disks."""
 
 GROUP_BYTES_MIN: Final = 256 << 10
 """Smaller groups save nobody any time: most of their cost is the sync."""
@@ -36,8 +31,7 @@ SPREAD_MIN: Final = 0.1
 
 FIRST_SYNC_SECONDS: Final = 0.001
 
-FIRST_BYTE_SECONDS: Final = 1e-8
-"""Believed before anything was written: 100 MB/s."""
+FIRST_BYTE_SECONDS: Final = 1e-8  # believed before anything was written: 100 MB/s
 
 IDLE_SESSIONS_MAX: Final = 64
 """Each of many short connections would else be kept for ever: nobody's turn follows."""
@@ -80,10 +74,9 @@ class FairQueue(Generic[E]):
     def take(self, messages_max: int, bytes_max: int) -> list[E]:
         """Remove and return the entries of the next group: at least one if any entry waits.
 
-        Together they have at most ``bytes_max`` bytes, unless the first entry alone is larger.
-        None is added once there are ``messages_max`` messages.  An entry that goes beyond that
-        number is taken with the others: a single message must not wait for a group of its own
-        because each entry of a bulk sender reaches that number.
+        They have at most ``bytes_max`` bytes, unless the first alone is larger.  The last may go
+        beyond ``messages_max``: a single message must not wait for a group of its own because each
+        entry of a bulk sender reaches that number.
         """
         taken: list[E] = []
         messages = nbytes = 0

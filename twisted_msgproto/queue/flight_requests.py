@@ -261,10 +261,8 @@ def _landed(request: Request) -> Landed | None:
     return Landed(*numbers)
 
 
-STREAMS_MAX = 16
-"""Ranges read at the same time: each reads segments and holds a batch in memory."""
-STREAM_IDLE_SECONDS = 30.0
-"""A working Spark task reads the next batch within a second."""
+STREAMS_MAX = 16  # ranges read at the same time: each reads segments and holds a batch in memory
+STREAM_IDLE_SECONDS = 30.0  # a working Spark task reads the next batch within a second
 
 
 @dataclass(slots=True, eq=False)
@@ -288,10 +286,7 @@ class Streams:
         self._active: set[Stream] = set()
 
     def begin(self) -> Stream | None:
-        """Return a place, or None if there is none.
-
-        If all are occupied, the reader that has read nothing for the longest time loses its own.
-        """
+        """Return a place, perhaps that of who has read nothing for longest; or None."""
         with self._mutex:
             if len(self._active) >= STREAMS_MAX and not self._make_room():
                 return None

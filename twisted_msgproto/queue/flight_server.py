@@ -38,8 +38,7 @@ CLOSE_TIMEOUT_S = 4.0
 
 TOKEN_BYTES = 32
 
-TOKEN_SECONDS = 10.0
-"""A call that comes while the server writes its token waits this long for it."""
+TOKEN_SECONDS = 10.0  # a call that comes while the server writes its token waits this long for it
 
 
 class QueueFlightServer(flight.FlightServerBase):
@@ -136,9 +135,7 @@ class QueueFlightServer(flight.FlightServerBase):
 def _checked_location(
     location: str, token: str | None, certificate: bytes | None, key: bytes | None
 ) -> tuple[str, str]:
-    """Return scheme and host; raise ConfigurationError for what cannot be served or would be
-    open to all.
-    """
+    """Return scheme and host; ConfigurationError for what is wrong or would be open to all."""
     try:
         parts = urlsplit(location)
         host, port = parts.hostname, parts.port

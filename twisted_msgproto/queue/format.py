@@ -53,16 +53,13 @@ IDENTITY_FILE = "identity"
 
 ALIGNMENT = 8
 SEGMENT_SUFFIX = ".segment"
-OFFSET_MAX = 2**63 - 1
-"""The table's ``offset`` is a signed 64-bit integer."""
-FRAME_BYTES_MAX = 2**31 - 1
-"""Arrow's text and binary columns count bytes in 31 bits."""
+OFFSET_MAX = 2**63 - 1  # the table's ``offset`` is a signed 64-bit integer
+FRAME_BYTES_MAX = 2**31 - 1  # Arrow's text and binary columns count bytes in 31 bits
 
 WINDOW_BYTES = 1 << 20
 READ_ON = 4
 
-BLOCK_BYTES = 4096
-"""Where a disk cannot be read, this much is tried at a time."""
+BLOCK_BYTES = 4096  # where a disk cannot be read, this much is tried at a time
 BLOCK_READS_MAX = 3
 """A disk that resets, or a store behind a network, fails once and reads it at the second try."""
 
@@ -161,10 +158,8 @@ class Published:
     """What the file ``end`` says: readers may read up to ``offset``, and no further."""
 
     offset: int
-    segment: int
-    """Where the segment that was being written begins."""
-    nbytes: int
-    """That segment was this long at that time."""
+    segment: int  # where the segment that was being written begins
+    nbytes: int  # that segment was this long at that time
 
     def packed(self) -> bytes:
         return checked(END.pack(END_MAGIC, self.offset, self.segment, self.nbytes))
@@ -200,10 +195,8 @@ class Record:
     position: int
     first: int
     count: int
-    nbytes: int
-    """Of the whole frame, header included."""
-    runs: int
-    """Bytes of the runs at the head of the payload."""
+    nbytes: int  # of the whole frame, header included
+    runs: int  # bytes of the runs at the head of the payload
     payload_crc: int
 
     @property
@@ -296,7 +289,6 @@ class Segment:
         return SegmentHeader.unpacked(bytes(self.nbytes(0, SEGMENT_HEADER_BYTES)))
 
     def nbytes(self, position: int, nbytes: int) -> memoryview:
-        """Read ``nbytes`` bytes; fewer where the segment ends."""
         nbytes = min(nbytes, self.size - position)
         if nbytes <= 0:
             return memoryview(b"")
@@ -325,10 +317,7 @@ class Segment:
         return self.nbytes(record.position + FRAME_HEADER_BYTES, record.nbytes - FRAME_HEADER_BYTES)
 
     def record_at(self, position: int, expected: int = 0) -> Record | None:
-        """Return the record at ``position``, by its header alone.
-
-        None without a valid header, below ``expected``, and for an incomplete frame.
-        """
+        """Return a record by its header; None without one, below ``expected``, or if cut."""
         nbytes = self.nbytes(position, FRAME_HEADER_BYTES)
         if len(nbytes) < FRAME_HEADER_BYTES:
             return None
@@ -420,10 +409,7 @@ class Segment:
         return position, first
 
     def stretch(self, position: int, expected: int, bound: int) -> tuple[int, int]:
-        """Skip valid records; return the position and the offset after the last one.
-
-        Stops at the offset ``bound``, and before a frame that is larger than a window.
-        """
+        """Skip valid records to ``bound`` or a frame above a window; return position, offset."""
         unpack, seed = FRAME_HEADER.unpack_from, self.frame_seed
         while True:
             window = self.nbytes(position, self._window_bytes)

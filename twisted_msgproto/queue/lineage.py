@@ -125,8 +125,7 @@ def check_proof(queue_id: str, landed: Landed, here: Landed, advice: str = REWIN
 @dataclass(frozen=True, slots=True)
 class Lineage:
     starts: tuple[tuple[int, int], ...] = ()
-    losses: int = 0
-    """So many starts found that published messages were lost."""
+    losses: int = 0  # so many starts found that published messages were lost
 
     def incarnation(self, row: int) -> int:
         """Return the writer start whose row this is; 0 when it is not known."""

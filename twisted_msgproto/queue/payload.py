@@ -71,23 +71,18 @@ class Encoded:
     """A frame's payload, complete but for the offset of its first message."""
 
     count: int
-    pieces: list[Any]
-    """Buffers of together ``nbytes`` bytes, a multiple of 8."""
+    pieces: list[Any]  # buffers of together ``nbytes`` bytes, a multiple of 8
     nbytes: int
     runs: int
     crc: int
-    envelopes: int
-    """Messages for a broker's queue."""
+    envelopes: int  # messages for a broker's queue
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
 def clean(text: str) -> str:
-    """Return ``text`` fit for UTF-8; what is not becomes U+FFFD.
-
-    Bytes from the wire that are no UTF-8 come as lone surrogates (``surrogateescape``).
-    """
+    """Return ``text`` fit for UTF-8: U+FFFD for bytes of the wire that came as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -145,8 +140,7 @@ CLEANED = DESTINATION | FIELDS_GIVEN
 _MISSING = {"truncated": False}
 """A message without a value has None in its column; in these columns it has another value."""
 
-Stretches = list[Sequence[Any]]
-"""A column's values; stretches that are packed stay apart."""
+Stretches = list[Sequence[Any]]  # a column's values; stretches that are packed stay apart
 
 
 def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
@@ -175,10 +169,7 @@ def _alone(batch: MessageBatch) -> dict[str, Stretches]:
 def _stretches(
     name: str, parts: Sequence[Sequence[Any] | None], counts: Sequence[int]
 ) -> Stretches:
-    """Return a column's values over all batches: packed ones as they are, the others joined.
-
-    Raises ValueError for a column that has not a value for each message.
-    """
+    """Return a column's values over all batches; ValueError if not a value for each message."""
     stretches: Stretches = []
     values: list[Any] | None = None  # the last stretch, if it may be added to
     for part, count in zip(parts, counts, strict=True):

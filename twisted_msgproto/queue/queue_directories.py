@@ -17,18 +17,14 @@ URL: Final = re.compile(r"[a-z+]+://")
 FILE_URL: Final = re.compile(r"file:(//(?P<host>[^/]*))?(?P<path>/.*)", re.DOTALL)
 """Hadoop and Spark write it with one slash."""
 
-FOLDER: Final = "queue"
-"""``msgproto init`` has the queue in this folder, beside the gateway.toml."""
+FOLDER: Final = "queue"  # ``msgproto init`` has the queue in this folder, beside the gateway.toml
 
 NO_QUEUES: Final = frozenset(("lost+found",))
 """Stand at the root of a disk, where only root may read them, and are no queues."""
 
 
 def path_of(location: str) -> str:
-    """Return the path of a directory that may be given as a ``file:`` URL.
-
-    Raises ConfigurationError for a URL that names one of another machine.
-    """
+    """Return the path of a directory or ``file:`` URL; ConfigurationError for another machine's."""
     url = FILE_URL.fullmatch(location)
     if url is None:
         return location
@@ -58,10 +54,9 @@ def unreadable(directory: str | os.PathLike[str], error: OSError) -> str:
 
 
 def refuse_of_another(directory: str | os.PathLike[str]) -> None:
-    """Raise QueueError for a queue of another user, whose gateway and bridge could not read what
-    this one writes; root may write there.
+    """Raise QueueError for another user's queue: its gateway could not read what this one writes.
 
-    The directory itself may be a volume, which has another owner.
+    Root may write there.  The directory itself may be a volume, which has another owner.
     """
     owner = os.stat(os.path.join(directory, IDENTITY_FILE)).st_uid
     if owner != os.geteuid():
@@ -89,10 +84,9 @@ def _by_number(name: str) -> list[tuple[int, str]]:
 
 
 def queues_at(directory: str | os.PathLike[str]) -> list[str]:
-    """Return the queues that ``directory`` stands for: itself, and those in it.
+    """Return the queues in ``directory``, and itself if it is one or there are none.
 
-    A directory that is no queue, and has none in it, stands for itself.  Raises QueueError
-    where the directory cannot be read.
+    Raises QueueError where the directory cannot be read.
     """
     inside = queues_in(directory)
     return [os.fspath(directory), *inside] if is_queue(directory) or not inside else inside

@@ -28,8 +28,7 @@ from .recovery import proven
 from .row_locator import RowLocator, remedied
 
 READ_ROWS = 10_000
-READ_BYTES = 32 << 20
-"""A batch is returned at this size, however few rows it has."""
+READ_BYTES = 32 << 20  # a batch is returned at this size, however few rows it has
 END_READS_MAX = 100
 LOOKS_MAX = 100
 

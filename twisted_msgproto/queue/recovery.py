@@ -61,13 +61,11 @@ class Found:
 
     identity: Identity
     end: int
-    sizes: dict[int, int]
-    """First offset of each segment → its bytes, in order."""
+    sizes: dict[int, int]  # first offset of each segment → its bytes, in order
     appendable: bool
     """Whether the newest segment may be appended to; else a new one begins at ``end``."""
     damaged: dict[Range, str]
-    unchecked: deque[int]
-    """First offsets of these, newest last."""
+    unchecked: deque[int]  # first offsets of these, newest last
     recovery: Recovery
 
 
@@ -113,8 +111,7 @@ def read_headers(
 ) -> dict[int, tuple[SegmentHeader | None, int]]:
     """Return each segment's header (None if damaged) and size, by first offset.
 
-    Raises OSError for one that the disk cannot read now; but with ``all_needed`` False the headers
-    of older segments are None then, too.
+    Raises OSError where the disk cannot read; without ``all_needed`` older ones are None then.
     """
     headers: dict[int, tuple[SegmentHeader | None, int]] = {}
     for first in firsts:
@@ -243,7 +240,6 @@ def _remove_again(disk: Disk, directory: str, state: Found) -> None:
 
 
 def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: int) -> None:
-    """Check a segment that another follows: copy damage aside, note it in ``state``."""
     path = os.path.join(directory, segment_name(first))
     with opened(disk, directory, first, state.identity.frame_seed) as segment:
         if segment.header() is None:

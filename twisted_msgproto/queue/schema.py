@@ -42,8 +42,7 @@ FIELDS_GIVEN = 8
 BODY = 16
 ATTACHMENTS_GIVEN = 32
 TRUNCATED = 64
-ENVELOPE = 128
-"""A broker's envelopes are the one stored column that is not in :data:`SCHEMA`."""
+ENVELOPE = 128  # a broker's envelopes are the one stored column that is not in SCHEMA
 
 STORED: tuple[tuple[int, str, pa.DataType], ...] = (
     (MESSAGE_ID_TEXT, "message_id", TEXT),

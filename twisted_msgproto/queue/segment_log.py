@@ -52,8 +52,7 @@ BROKER_NAMES = os.path.join("broker", "names")
 BROKER_SETTLED = os.path.join("broker", "settled")
 CHECK_BYTES = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
-SEGMENTS_PER_LOOK = 8
-"""So many older ones, in turn."""
+SEGMENTS_PER_LOOK = 8  # so many older ones, in turn
 
 
 def new_incarnation() -> int:
@@ -476,7 +475,6 @@ class SegmentLog:
                 raise self._gone(self._path(first))
 
     def _check_segment(self, nbytes: int) -> None:
-        """Raise QueueError unless the segment's name leads to its file, so long."""
         found = self._named_by(self._segment_path)
         if found is None or found[:2] != self._segment[:2] or found[2] < nbytes:
             raise self._gone(self._segment_path)

@@ -40,10 +40,7 @@ class _Trouble:
 
 
 class Troubles:
-    """What fails at present; it is told at once, then once a minute, and so is its end.
-
-    Any thread may call it.  ``report`` is called with one line.
-    """
+    """What fails now: ``report`` is told at once, each minute, and at the end, from any thread."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report

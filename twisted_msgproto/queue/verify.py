@@ -211,8 +211,7 @@ class Behind:
     nbytes: int
     messages: int = 0
     damaged: list[Range] = field(default_factory=list)
-    unknown: int = 0
-    """These bytes are no record, and may have been one."""
+    unknown: int = 0  # these bytes are no record, and may have been one
 
 
 def _tell_behind(disk: Disk, reader: QueueReader, report: Report, behind: Behind) -> None:

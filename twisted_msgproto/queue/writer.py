@@ -39,24 +39,17 @@ if TYPE_CHECKING:
 
 GROUP_BYTES = 8 << 20
 GROUP_MESSAGES = 16_384
-"""What one group holds at most: one batch alone may be larger, and the last batch may go beyond the
-messages.  Groups of sessions that send in bulk are smaller on a slow disk.
-"""
+"""A group has no more, but for one batch alone, or its last one's messages; bulk may have less."""
 ENCODED_AT_ONCE_MESSAGES = 512
 """A batch of lists with at least this many messages is worth a frame of its own."""
 ROW_BYTES = 32
-"""A message of a list has this cost in its frame beside its bytes: offsets, numbers, short
-texts.
-"""
+"""A message of a list costs this in its frame beside its bytes: offsets, numbers, short texts."""
 RETRY_DELAY_S = 0.25
 """What could not be written, for whatever reason, is tried again after this many seconds."""
-SILENT_S = 3.0
-"""A disk that has not answered for this many seconds is said not to answer."""
+SILENT_S = 3.0  # a disk that has not answered for this many seconds is said not to answer
 SILENT_CHECK_S = 0.5
-STORING = "storing"
-"""The one trouble that keeps messages from being acknowledged."""
-IDLE_S = 1.0
-"""A writer with nothing to do checks this often whether something can be trimmed."""
+STORING = "storing"  # the one trouble that keeps messages from being acknowledged
+IDLE_S = 1.0  # a writer with nothing to do checks this often whether something can be trimmed
 WATCH_S = 60.0
 CLOSE_TIMEOUT_S = 4.0
 GIVE_UP_S = 1.0
@@ -68,11 +61,7 @@ is.
 
 
 class _Entry(NamedTuple):
-    """A batch that waits, its size and who waits for it.
-
-    It holds either the batch or its frame, never both: a batch keeps the bytes in which it came,
-    and memory counts them once.
-    """
+    """A batch that waits: itself or its frame, never both, as memory counts its bytes once."""
 
     messages: int
     nbytes: int
@@ -80,9 +69,7 @@ class _Entry(NamedTuple):
     content: MessageBatch | Encoded
 
     def weight(self) -> int:
-        """Return what writing it costs, in bytes of a frame: ``{}`` is not as cheap as it
-        seems.
-        """
+        """Return the bytes that it costs in a frame: ``{}`` is not as cheap as it seems."""
         if isinstance(self.content, Encoded):
             return self.content.nbytes
         return self.nbytes + ROW_BYTES * self.messages

@@ -64,8 +64,7 @@ LOG_SOURCE = "twisted_msgproto.bridge"
 
 Answer = TypeVar("Answer")
 
-PRIVATE = "_bridge"
-"""The bridges' own directory below a table."""
+PRIVATE = "_bridge"  # the bridges' own directory below a table
 
 TEMPORARY = "bridge"
 
@@ -80,8 +79,7 @@ GRACE_SECONDS = 2.0
 CANCEL_SECONDS = 0.5
 """A cancelled batch may need this long to end before nobody waits for it any more."""
 
-MARKS_SECONDS = 1.0
-"""The last marks and the last status may need this long."""
+MARKS_SECONDS = 1.0  # the last marks and the last status may need this long
 
 
 class Ending:
@@ -111,7 +109,7 @@ class Ending:
             self._interrupts = False
 
     def install(self) -> None:
-        """Install the signal functions; again after pyspark has installed its own."""
+        """To be called again after pyspark has installed its own."""
         for number in self.SIGNALS:
             signal.signal(number, self._wish)
 
@@ -244,8 +242,7 @@ class Bridge:
         self.ending = ending
         self.say = say if alone else lambda line: say(f"{options.name}: {line}")
         self.own_run: Run = Run.new()
-        self.error: BaseException | None = None
-        """Why the table stands aside just now."""
+        self.error: BaseException | None = None  # why the table stands aside just now
         self.fatal: BaseException | None = None
         self._alone = alone
         self._pause = ASIDE_SECONDS_MIN
@@ -459,7 +456,6 @@ class Bridge:
         return table
 
     def _open(self, schema: pa.Schema) -> None:
-        """Open the table, acquire the locks and ask every gateway once."""
         table = self._table = self._open_table(schema)
         self._gateways.consumer = self.consumer
         self._lock(self._held, self.consumer)
@@ -619,7 +615,6 @@ class Bridge:
             self._write(self._told("failed", line))
 
     def _told(self, state: str, error: str | None = None) -> Report:
-        """Return what there is to say without a loop, which knows the gateways."""
         return Report(state, self._progress, error=error)
 
 

@@ -107,7 +107,7 @@ class BridgeOptions:
 
     @property
     def locations(self) -> list[str]:
-        """Return the queues that there are now, as absolute paths: workers stand elsewhere."""
+        """Return the queues as absolute paths: workers stand elsewhere."""
         found: list[str] = []
         for queue in self.queues:
             found += [queue] if is_remote(queue) else queues_at(os.path.abspath(path_of(queue)))
@@ -269,7 +269,6 @@ def same_place(one: str, other: str) -> bool:
 
 
 def _real(place: str) -> str:
-    """Return where a table or a queue is, in one way to write it."""
     scheme, is_url, rest = (path := path_of(place)).partition("://")
     if is_url:
         return f"{scheme.lower().replace('s3a', 's3')}://{rest.rstrip('/')}"

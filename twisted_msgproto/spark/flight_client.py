@@ -36,8 +36,7 @@ STREAM_SECONDS_MAX = 60.0
 hangs in the middle of a range is abandoned.
 """
 
-PATIENCE_SECONDS = 60.0
-"""How long a read begins its stream again without a row of it coming."""
+PATIENCE_SECONDS = 60.0  # how long a read begins its stream again without a row of it coming
 
 PAUSE_SECONDS = 0.5
 
@@ -233,9 +232,7 @@ class FlightQueue:
         self._token = token
 
     def _finds_token(self, error: flight.FlightUnauthenticatedError) -> bool:
-        """Use the token in the file that a refusal names, or in ours, which may be a new one;
-        return False if that changes nothing.
-        """
+        """Use the token of the file that a refusal names, or ours; False if it is the old one."""
         tokens: list[bytes | None] = []
         with suppress(OSError, ValueError):
             tokens.append(_own_token(_named_file(error), self.location))

@@ -27,8 +27,7 @@ THREADS_MAX = 48
 ROUND_SECONDS = 0.5
 """A batch waits this long for the answers of a round; one that comes later serves the next."""
 
-SILENCE_SECONDS = 5.0
-"""A gateway whose answer is missing for this long counts as away."""
+SILENCE_SECONDS = 5.0  # a gateway whose answer is missing for this long counts as away
 
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 30.0
@@ -46,21 +45,17 @@ Admit = Callable[[Description, Landed | None], None]
 @dataclass(slots=True)
 class Gateway:
     location: str
-    gateway: str = ""
-    """The queue's id; empty while the gateway has never answered."""
+    gateway: str = ""  # the queue's id; empty while the gateway has never answered
     state: str = NEW
-    error: Exception | None = None
-    """Why it is away or refused."""
-    since: float = 0.0
-    """When its state began (monotonic seconds)."""
+    error: Exception | None = None  # why it is away or refused
+    since: float = 0.0  # when its state began (monotonic seconds)
     queue: Queue | None = None
     consumer: str | None = None
     description: Description | None = None
     asking: bool = False
     asked: float = 0.0
     pause: float = 0.0
-    next: float = float("-inf")
-    """It is not asked again before (monotonic seconds)."""
+    next: float = float("-inf")  # it is not asked again before (monotonic seconds)
 
     @property
     def name(self) -> str:
@@ -235,10 +230,7 @@ class Gateways:
         return places
 
     def opened(self, name: str) -> Queue | None:
-        """Return the queue ``name`` for its marks, from any thread; None while it is away.
-
-        At its location there may be another one meanwhile, of which its place says nothing.
-        """
+        """Return the queue ``name`` for its marks; None while away, or another's.  Any thread."""
         one = self.by_id[name]
         return one.queue if one.state == ANSWERS and one.gateway == name else None
 

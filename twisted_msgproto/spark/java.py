@@ -40,8 +40,7 @@ JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 SPARK_OPTIONS = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
 """Spark's own scripts give these variables to Java as options."""
 
-DESCRIPTORS_MIN = 400
-"""Java opens each of Spark's packages, and then sockets and files."""
+DESCRIPTORS_MIN = 400  # Java opens each of Spark's packages, and then sockets and files
 
 MISSING = (
     "Spark needs Java {minimum} or newer and none was found ({tried}); "

@@ -34,8 +34,7 @@ Tasks = Sequence[Sequence[Range]]
 Runner = Callable[[Target, Tasks], LandedRanges]
 """Lands the ranges of a batch's tasks; raises TableError, one line, when it cannot."""
 
-Work = tuple[Target, Tasks]
-"""A batch of one table."""
+Work = tuple[Target, Tasks]  # a batch of one table
 
 MEET_SECONDS = 0.1
 """A batch waits this long for those of other tables at its place: what they share is read once."""
@@ -45,8 +44,7 @@ class JavaEnded(ConfigurationError):
     """Spark's Java machine is gone: killed, or out of memory."""
 
 
-_settled: list[int] = []
-"""The process that has done this; a forked one has not."""
+_settled: list[int] = []  # the process that has done this; a forked one has not
 
 
 def settle() -> None:
@@ -79,9 +77,7 @@ class Landing:
     tasks: tuple[bytes, ...]
 
     def __call__(self, number: int, rows: Iterable[object]) -> Iterator[list[LandedRanges | str]]:
-        """Run task ``number``; yield for each of its tables the result, or one line that says why
-        there is none.
-        """
+        """Yield for each table of a task the result, or one line that says why there is none."""
         for _ in rows:
             pass  # there are none, but Spark ends a worker that did not read to their end
         works: list[tuple[Target, list[Range]]] = pickle.loads(self.tasks[number])

@@ -23,8 +23,7 @@ SCRATCH = ("local", "tmp", "warehouse")
 """These directories of a bridge's folder are of no use to anybody once the bridge has ended."""
 
 
-_held: dict[Path, int] = {}
-"""The descriptors that hold this process's own folders."""
+_held: dict[Path, int] = {}  # the descriptors that hold this process's own folders
 
 
 @contextlib.contextmanager
@@ -82,7 +81,6 @@ def descriptors_of(folder: Path) -> tuple[int, ...]:
 
 
 def private_directory() -> Path:
-    """Return this user's own directory in the system's temporary one, made if need be."""
     try:
         path = _made(Path(tempfile.gettempdir()) / f"twisted-msgproto-{os.getuid()}")
     except OSError as error:

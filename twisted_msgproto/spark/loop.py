@@ -46,8 +46,7 @@ LOOKS = 20
 often in a trigger, at intervals between these bounds: idle gateways would keep a core busy.
 """
 
-ATTEMPTS_MAX = 3
-"""After this many failures of a batch in a row the bridge ends with the last error."""
+ATTEMPTS_MAX = 3  # after this many failures of a batch in a row the bridge ends with the last error
 
 ATTEMPT_SECONDS = 1.0
 
@@ -118,7 +117,6 @@ class Loop:
         self._pending: tuple[Plan, LandedRanges] | None = None
 
     def run(self) -> None:
-        """Run until ``stop``, or until everything has landed (``once``)."""
         self.table.sync()
         if self.letters is None:
             refuse_waiting(self.table)
@@ -450,10 +448,7 @@ class Loop:
 
 
 class Maintenance:
-    """Work between two batches: checkpoints, the log's cleanup and compaction.
-
-    An error in it is reported and does not end the bridge, whose batches do not depend on it.
-    """
+    """Work between two batches; an error in it is reported, as no batch depends on it."""
 
     def __init__(self, run: Run, say: Callable[[str], None]) -> None:
         self._say = say

@@ -114,8 +114,7 @@ def batch_ranges(
     where: Mapping[str, str],
     access: object = None,
 ) -> list[Range]:
-    """Return the work of the batch start → end, in at most ``parts`` pieces a queue, of
-    ``rows_min`` rows at least.
+    """Return the work of a batch, in at most ``parts`` pieces a queue of ``rows_min`` rows or more.
 
     Raises QueueMismatch when a queue no longer has what the checkpoint asks for; with
     ``accept_loss``, returns what is left.

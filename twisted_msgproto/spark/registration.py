@@ -120,7 +120,6 @@ def fork_workers_by(context: SparkContext, module: str) -> None:
 
 
 def with_package(path: str) -> str:
-    """Return a ``PYTHONPATH`` on which the package is, unless it is installed."""
     paths = [part for part in path.split(os.pathsep) if part]
     root = PACKAGE.parent
     # An installed package is found anyway, and site-packages does not belong before the stdlib.

@@ -32,18 +32,15 @@ from .daemon_threads import DaemonThreadPool
 
 RATE_SECONDS = 10.0
 
-KNOWN_TOLD_MAX = 20
-"""A status tells of this many gateways, those that the table is furthest behind."""
+KNOWN_TOLD_MAX = 20  # a status tells of this many gateways, those that the table is furthest behind
 
-SEND_SECONDS = 5.0
-"""A queue on another machine is sent the bridge's status this often."""
+SEND_SECONDS = 5.0  # a queue on another machine is sent the bridge's status this often
 
 SENDERS_MAX = 4
 
 LOOK_SECONDS = 0.02
 
-SHOWN_MAX = 5
-"""A line names this many of what may be many."""
+SHOWN_MAX = 5  # a line names this many of what may be many
 
 REST_SECONDS = 86_400.0
 """The next run of a bridge that ends each time is awaited this long while no pause is known."""
@@ -131,8 +128,6 @@ class Progress:
 
 @dataclass(slots=True, frozen=True)
 class Aside:
-    """A gateway whose rows do not move, the reason, and for how long."""
-
     location: str
     gateway: str
     state: str

@@ -45,22 +45,18 @@ OWN_LINE = "msgproto:"
 UNCAUGHT = 'Exception in thread "main"'
 """Java says so when its start fails; its other threads may go on, and pyspark waits for good ..."""
 
-LAST_WORDS_SECONDS = 1.0
-"""... so that it is ended after this time, in which it tells the cause."""
+LAST_WORDS_SECONDS = 1.0  # ... so that it is ended after this time, in which it tells the cause
 
-STOP_SECONDS_MAX = 0.7
-"""Spark may need this long to stop in order ..."""
+STOP_SECONDS_MAX = 0.7  # Spark may need this long to stop in order ...
 
 END_SECONDS_MAX = 0.5
 """... and then its Java machine, and then the workers, before they are killed. What a batch has not
 committed lands with the next one.
 """
 
-LOG_BYTES_MAX = 4 << 20
-"""Spark's own log is begun anew at this size; one older file is kept."""
+LOG_BYTES_MAX = 4 << 20  # Spark's own log is begun anew at this size; one older file is kept
 
-LINES_MAX = 1000
-"""The cause is looked for in so many lines that Java said last."""
+LINES_MAX = 1000  # the cause is looked for in so many lines that Java said last
 
 SCHEDULING_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Java only schedules tasks, and has little to compile and little to collect: its best compiler and

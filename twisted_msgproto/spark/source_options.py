@@ -69,13 +69,11 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where reading begins or ends: ``everywhere`` is ``earliest`` or ``latest`` for queues that
-    are not named in ``offsets``, unless ``micros`` (µs since 1970) or ``times`` say it.
-    """
+    """Where reading begins or ends; ``everywhere`` serves queues that ``offsets`` do not name."""
 
     everywhere: str
     offsets: Mapping[str, int | str] = field(default_factory=dict)
-    micros: int | None = None
+    micros: int | None = None  # µs since 1970 UTC
     times: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -274,8 +272,7 @@ REMOTE = ("grpc://", "grpc+tls://")
 TASK_PATIENCE_SECONDS = 20.0
 """A task waits this long for rows of a gateway, before its batch is planned without it."""
 
-LIMIT_SECONDS = 2.0
-"""A gateway that needs longer than this for one small answer counts as away."""
+LIMIT_SECONDS = 2.0  # a gateway that needs longer than this for one small answer counts as away
 
 
 def is_remote(location: str) -> bool:
@@ -288,11 +285,9 @@ def open_queue(
     patience: float = TASK_PATIENCE_SECONDS,
     queue_id: str | None = None,
 ) -> Queue:
-    """Return the queue at ``location``: a directory, or ``grpc://HOST:PORT``,
-    ``grpc+tls://HOST:PORT``.
+    """Return the queue at a directory or a URL; with ``queue_id`` nothing is asked before its use.
 
-    ``patience`` is how long a read waits for rows. A gateway of which ``queue_id`` is known is
-    asked nothing before it is used.
+    ``patience`` is how long a read waits for rows.
     """
     if is_remote(location):
         from .flight_client import FlightQueue
@@ -389,11 +384,9 @@ def _offset(queue: Queue, wanted: int | str, option: str, accept_loss: bool) -> 
 
 
 def offset_at(queue: Queue, micros: int) -> int | None:
-    """Return the first offset whose row was received at or after ``micros``; None when there is
-    none.
+    """Return the first offset received at or after ``micros``; None when there is none.
 
-    It is found by halving. Where a gateway's clock was set back one of the places is found where
-    times pass ``micros``.
+    Found by halving: where a clock was set back, one of the places where times pass ``micros``.
     """
     lo, hi = queue.begin(), queue.end()
     end = hi

@@ -123,9 +123,7 @@ def open_table(
 
 
 def went_back(table: DeltaTable, place: Storage, version: int | dt.datetime) -> bool:
-    """Load an older version; return False where it is not kept, for which delta-rs may take a
-    later one.
-    """
+    """Load an older version; False if it is not kept (delta-rs may take a later one for it)."""
     from deltalake.exceptions import TableNotFoundError
 
     try:

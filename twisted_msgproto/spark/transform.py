@@ -92,8 +92,7 @@ class RowRefused(ValueError):
 class Transform:
     """Lands batches through the function ``name`` (``MODULE:FUNCTION``); a runner of the loop.
 
-    ``schema`` is what it lands: the function's columns, and ``day`` where they have
-    ``received_at``.
+    ``schema`` is what it lands, ``day`` too where the function has ``received_at``.
     """
 
     def __init__(self, runner: SparkRunner, name: str) -> None:

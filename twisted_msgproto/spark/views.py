@@ -32,8 +32,7 @@ with extras_named():
     from ..table.columns import NOT_OBJECT, NOT_TEXT, Columns
     from .source import arrow_schema
 
-MADE = "_msgproto_made"
-"""A column in between, never seen outside."""
+MADE = "_msgproto_made"  # a column in between, never seen outside
 
 NO_VARIANT = "the body is no JSON that a VARIANT can hold"
 

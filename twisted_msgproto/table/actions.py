@@ -33,8 +33,7 @@ WITNESS_PREFIX = "msgproto-witness:"
 COMMIT_INFO_WITHIN = 40
 PATH_SAFE = "/=:-_.~!$&'()*+,;@"
 
-TEXT_MAX = 32
-"""The log keeps so much of a text's bounds, as Delta's own writer does."""
+TEXT_MAX = 32  # the log keeps so much of a text's bounds, as Delta's own writer does
 TIE_BREAKER = "\U0010ffff"
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -65,16 +64,12 @@ class Run:
 class DataFile:
     """One Parquet file of the table: an ``add`` of its log."""
 
-    path: str
-    """Relative to the table, with ``/``, not percent-encoded."""
+    path: str  # relative to the table, with ``/``, not percent-encoded
     size: int
-    partition: Mapping[str, str | None]
-    """Values as Delta writes them (``day`` → ``2026-01-31``)."""
-    rows: int | None = None
-    """None when the file's statistics do not say."""
+    partition: Mapping[str, str | None]  # values as Delta writes them (``day`` → ``2026-01-31``)
+    rows: int | None = None  # None when the file's statistics do not say
     statistics: str = ""
-    modified: int = 0
-    """Milliseconds since 1970."""
+    modified: int = 0  # milliseconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +95,7 @@ class Commit:
     version: int
     operation: str
     """As the writer calls it (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); empty when unknown."""
-    run: Run | None
-    """The run of this package that wrote it; None for other programs."""
+    run: Run | None  # the run of this package that wrote it; None for other programs
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
@@ -109,10 +103,8 @@ class Commit:
     info: Mapping[str, Any] = field(default_factory=dict)
     """What this package's writer put beside its run."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    timestamp: int = 0
-    """Milliseconds since 1970, by the writer's clock."""
-    data_change: bool = True
-    """It is False when the commit only rearranges the same rows."""
+    timestamp: int = 0  # milliseconds since 1970, by the writer's clock
+    data_change: bool = True  # False when the commit only rearranges the same rows
     metadata: Metadata | None = None
     protocol: ProtocolVersions | None = None
 
@@ -447,7 +439,6 @@ def statistics_of(
 def _collect(
     footer: pq.FileMetaData, finite: bool, texts: Mapping[str, tuple[str, str]]
 ) -> dict[str, dict[str, Any]] | None:
-    """Return the statistics of all columns; None when those of one are not known."""
     places = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}

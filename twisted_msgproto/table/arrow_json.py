@@ -30,14 +30,11 @@ SAMPLES = 16
 
 STRING, NUMBER, BOOLEAN = "string", "number", "boolean"
 
-IN_ROW = re.compile(r"in row (\d+)\s*$")
-"""So an error of Arrow ends that concerns one body."""
+IN_ROW = re.compile(r"in row (\d+)\s*$")  # so an error of Arrow ends that concerns one body
 
-TRIES = 4
-"""So often bodies that Arrow refuses are left out before the rest is read one by one."""
+TRIES = 4  # so often bodies that Arrow refuses are left out before the rest is read one by one
 
-REFUSED_SHARE = 20
-"""Arrow is asked for single bodies until one of so many has been refused."""
+REFUSED_SHARE = 20  # Arrow is asked for single bodies until one of so many has been refused
 
 # Patterns of bodies that Arrow may not read as the reference does; a good one among them costs
 # time, not its value.  They begin with a plain text, which is found much faster.
@@ -46,8 +43,7 @@ GAP = r"[ \t\r\n]*"
 
 END = rf"{GAP}[,\]}}]"
 
-OTHER_NUMBERS = ("Inf", "-NaN")
-"""Arrow takes these for numbers, and ``-Inf``."""
+OTHER_NUMBERS = ("Inf", "-NaN")  # Arrow takes these for numbers, and ``-Inf``
 
 NEGATIVE_ZERO = f"-0{END}"
 
@@ -214,7 +210,6 @@ def _found(table: pa.Table, path: Sequence[str]) -> pa.Array:
 
 
 def _matching(texts: pa.Array, patterns: Iterable[str]) -> pa.Array | None:
-    """Return which texts match one of the patterns; None when there is no pattern."""
     found = None
     for pattern in set(patterns):
         more = pc.match_substring_regex(texts, pattern)

@@ -41,17 +41,13 @@ from .storage import LOG, LocalStorage, Storage, is_temporary
 
 LAST_CHECKPOINT = "_last_checkpoint"
 EMPTY = "EMPTY"
-PARQUET_MARK = b"PAR1"
-"""Every complete Parquet file ends with these bytes."""
-LEFTOVER_SECONDS = 3600.0
-"""No living writer keeps a temporary file so long."""
+PARQUET_MARK = b"PAR1"  # every complete Parquet file ends with these bytes
+LEFTOVER_SECONDS = 3600.0  # no living writer keeps a temporary file so long
 KEPT_CHECKPOINTS = 3
 """The newest checkpoints all stay; of the older ones within the retention one in THINNED."""
 THINNED = 10
 TOMBSTONE_SECONDS = 7 * 86_400.0
-"""A checkpoint tells this long of a file that went out: vacuums of other programs keep it for
-readers of older versions by that.
-"""
+"""So long a checkpoint tells of a file that went out: other programs' vacuums keep it by that."""
 
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 
@@ -153,8 +149,7 @@ def write_checkpoint(
 ) -> Base:
     """Make a checkpoint of ``version``, durably; everything up to it is durable already.
 
-    FileNotFoundError means that another writer has cleaned the log, OSError that the table is as it
-    was.
+    FileNotFoundError: another writer has cleaned the log; OSError: the table is as it was.
     """
     actions = _Actions()
     for name in base.names:

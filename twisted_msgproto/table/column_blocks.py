@@ -32,8 +32,7 @@ from .columns import (
     walk,
 )
 
-BODY = ""
-"""Errors of bodies as a whole are counted under this name."""
+BODY = ""  # errors of bodies as a whole are counted under this name
 
 
 @dataclass(slots=True)
@@ -46,10 +45,7 @@ class Converted:
 
 
 class Blocks:
-    """Converts blocks of rows; knows from one to the next what kind of JSON each column has.
-
-    Without ``short_cut`` every body is read by itself.
-    """
+    """Converts blocks of rows, and learns what JSON they have; without ``short_cut`` one by one."""
 
     def __init__(self, columns: Columns, *, short_cut: bool = True) -> None:
         self.columns = columns
@@ -168,7 +164,6 @@ class Blocks:
         rows: pa.Array | None,
         noted: _Noted,
     ) -> pa.Array:
-        """Return ``typed`` with what the reference says of these cells."""
         if not places:
             return typed
         values = []
@@ -252,12 +247,10 @@ def _as_json(value: Any) -> Any:
 
 Places = list[int]
 
-Result = tuple[pa.Array, Places]
-"""Values, null where the reference has to look, and where that is."""
+Result = tuple[pa.Array, Places]  # values, null where the reference has to look, and where that is
 
 
 def convert_array(kind: pa.DataType, format: str | None, raw: pa.Array) -> Result:
-    """Convert an array of texts, integers, floats or truth values, or lists of these."""
     if pa.types.is_list(kind):
         return _lists(kind, format, raw)
     if raw.type == kind:

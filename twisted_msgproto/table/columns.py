@@ -26,8 +26,7 @@ from ..core.loading import closest
 DEPTH_MAX = 200
 """JSON may be nested this deep: Python's own bound depends on who calls, and Arrow has none."""
 
-SHOWN_MAX = 60
-"""An error shows so many characters of a value at most."""
+SHOWN_MAX = 60  # an error shows so many characters of a value at most
 
 NOT_TEXT = "the body is not UTF-8"
 NOT_JSON = "the body is not JSON"
@@ -159,8 +158,7 @@ MICROS_MAX = (dt.datetime.max - EPOCH) // MICRO
 EXPONENT_MAX = 10**6
 """No value of any type has a larger exponent; those that are written are taken for this one."""
 
-EPOCH_DIGITS = 60
-"""More digits of a time since 1970 are far behind its microseconds."""
+EPOCH_DIGITS = 60  # more digits of a time since 1970 are far behind its microseconds
 
 
 def as_string(text: str) -> str:
@@ -322,7 +320,6 @@ Convert = Callable[[Any, str, Errors], Any]
 
 
 def text_of(value: Any) -> str | None:
-    """Return the text of a scalar; None for an object or an array."""
     if value is True:
         return "true"
     if value is False:
@@ -447,8 +444,6 @@ def walk(value: Any, path: Iterable[str]) -> Any:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a typed table, in order."""
-
     columns: tuple[Column, ...]
     _converts: dict[str, Convert] = field(default_factory=dict, compare=False, repr=False)
 
@@ -530,7 +525,6 @@ def columns_of(given: Mapping[str, Any], taken: Sequence[str] = OWN_NAMES) -> Co
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigurationError for what no column of a Delta table is called."""
     if not name or UNFIT_NAME.search(name):
         raise ConfigurationError(
             f"the column {name!r} has a name that cannot be: a name has no blank, control "

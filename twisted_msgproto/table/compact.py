@@ -22,13 +22,11 @@ from .row_offsets import KEY, FileLost, read_footer
 from .storage import verify_tells
 
 SMALL_BYTES = 16 << 20
-TARGET_BYTES = 128 << 20
-"""A file becomes at most this large: Spark's readers make one task of it."""
+TARGET_BYTES = 128 << 20  # a file becomes at most this large: Spark's readers make one task of it
 MEMORY_BYTES = 128 << 20
 """How many bytes of rows one file is made from, uncompressed; sorting needs four times that."""
 
-SLICE_ROWS = 8192
-"""This many rows are passed to the writer at once; it makes row groups of them."""
+SLICE_ROWS = 8192  # this many rows are passed to the writer at once; it makes row groups of them
 
 DUE_FILES = 500
 DUE_SECONDS = 600.0

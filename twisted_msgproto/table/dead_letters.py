@@ -226,16 +226,11 @@ def _rejected_in_a_row(main: Table) -> int:
 
 
 Letters = tuple[int, dict[int, str], int]
-"""What waits of a gateway: its note, offsets with what the function raised, and the note that the
-table of dead letters has until then.
-"""
+"""A gateway's note, offsets with what was raised, and the note of the table of dead letters."""
 
 
 class DeadLetters:
-    """``table``, with columns of :data:`DEAD_SCHEMA`, as that of the dead letters of ``main``.
-
-    ``waiting`` are rejected rows that it does not have yet, by gateway.
-    """
+    """``table`` has the dead letters of ``main``; ``waiting`` are those that it has not yet."""
 
     def __init__(
         self,

@@ -57,8 +57,7 @@ ATTEMPTS_MAX = 1000
 
 UNCONFIRMED_MAX = 100
 """A commit whose answer was lost is searched among this many versions of this package's runs."""
-CHECKPOINT_RETRY = 10
-"""A checkpoint that failed is tried again after this many versions."""
+CHECKPOINT_RETRY = 10  # a checkpoint that failed is tried again after this many versions
 CLEAN_SECONDS = 600.0
 """The log is cleaned at most once in this time: its folder holds hours of versions."""
 
@@ -73,10 +72,7 @@ class Machine(TypedDict, total=False):
 
 
 class Table:
-    """One Delta table.  It is not for several threads at once.
-
-    Every method raises TableError, with one line, when the table cannot do what was asked.
-    """
+    """One Delta table, for one thread at a time; what it cannot do is a TableError of one line."""
 
     def __init__(
         self, storage: Storage, clock: Callable[[], float], version: int | None = None
@@ -118,7 +114,6 @@ class Table:
         version: int | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Open a table as it is now, or as it was at ``version``."""
         return cls(*_placed(location, storage, machine), version)
 
     @classmethod
@@ -128,11 +123,7 @@ class Table:
         storage: Mapping[str, str] | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Repair what a loss of power tore, where that can be done without doubt, and open the
-        table.
-
-        An object store has to prove that only one writer can make a version's number.
-        """
+        """Open a table; what a loss of power tore is repaired where that leaves no doubt."""
         place, clock = _placed(location, storage, machine)
         mended: list[str] = []
         if isinstance(place, LocalStorage):
@@ -156,7 +147,6 @@ class Table:
         notes: Mapping[str, int] | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Make a table, whose first version has ``notes``, and open it."""
         place, clock = _placed(location, storage, machine)
         metadata = metadata_of(str(uuid.uuid4()), schema, partition_by, properties)
         own = run or Run.new()
@@ -201,8 +191,7 @@ class Table:
                     raise
         return cls.open_for_writing(location, storage, **machine)
 
-    mended: tuple[str, ...] = ()
-    """What :meth:`open_for_writing` repaired, a line for each thing."""
+    mended: tuple[str, ...] = ()  # what open_for_writing repaired, a line for each thing
 
     @property
     def location(self) -> str:
@@ -319,10 +308,7 @@ class Table:
         notes: Mapping[str, int] | None = None,
         notes_before: Mapping[str, int] | None = None,
     ) -> int:
-        """Remove files and add others, in one version, with ``data_change`` False when the rows
-        stay the same. Raises Overtaken, also when another writer has removed a file, and
-        TableChanged.
-        """
+        """As :meth:`commit`, with files removed; Overtaken also when another writer removed one."""
         self._files()
         return self._land(
             Proposal(
@@ -409,10 +395,7 @@ class Table:
         self._sync_all = False
 
     def maintain(self, *, at_once: bool = False) -> None:
-        """Write a checkpoint when one is due, or ``at_once``, and clean the log behind it.
-
-        TableError does not mean that anything is lost: it is tried again some commits later.
-        """
+        """Checkpoint if due or ``at_once``, and clean the log; after TableError nothing is lost."""
         if self.version < self._next_checkpoint and not at_once:
             return
         self._next_checkpoint = self.version + CHECKPOINT_RETRY
@@ -598,7 +581,6 @@ class Table:
             raise TableChanged(f"nothing can land in {self.location}: {error}") from None
 
     def _check_rows(self, files: Sequence[DataFile]) -> None:
-        """Raise TableChanged if a row of ``files`` breaks a constraint of the table."""
         self.check_features()
         for constraint in constraints_of(self._metadata):
             for file in files:
@@ -640,7 +622,6 @@ class Table:
 
 
 def exists(storage: Storage) -> bool:
-    """Return whether there is a table, whole or not."""
     with told(f"cannot read {storage.location}"):
         return list_log(storage).exists
 

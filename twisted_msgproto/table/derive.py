@@ -43,13 +43,11 @@ from .row_offsets import END, FileLost, without
 from .shape import ERROR, Shape, Shaper
 from .storage import Storage, verify_tells
 
-ROWS = 10_000
-"""A proposal looks at so many rows unless told otherwise."""
+ROWS = 10_000  # a proposal looks at so many rows unless told otherwise
 
 COLUMNS_MAX = 200
 
-FEW = 100
-"""A member in fewer than one of so many rows is named in a comment alone."""
+FEW = 100  # a member in fewer than one of so many rows is named in a comment alone
 
 LONG_MAX = 1 << 63
 
@@ -404,7 +402,7 @@ def _day(file: DataFile) -> str:
 def _convert(
     raw: Table, part: Iterable[DataFile], target: Target, storage: Storage
 ) -> LandedRanges:
-    """Write the rows of some files in the columns of ``target``, durably; no log names them."""
+    """Write rows of some files in the columns of ``target``, durably; no log names them."""
     landed = LandedRanges()
     files, shaper = Files(target, storage), Shaper(target.shape or Shape())
     rows: Counter[str] = Counter()

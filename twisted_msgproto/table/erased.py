@@ -118,7 +118,6 @@ def instead(
 
 
 def hidden(batch: plan.Plan, erased: Erased) -> plan.Plan:
-    """Return a batch whose reads leave out what was erased."""
     if not erased:
         return batch
     return replace(batch, tasks=[[_hidden(part, erased) for part in task] for task in batch.tasks])
@@ -197,7 +196,6 @@ def _refused(storage: Storage, commit: Commit, what: str) -> RewindNeeded:
 
 
 def rewind(location: str) -> str:
-    """Return what to do when the offsets of a table are in doubt."""
     return (
         f"'msgproto table rewind {quote(location)} --queue QUEUE' sets each gateway's place to "
         "what the table's rows prove, then start the bridge again"

@@ -79,7 +79,6 @@ def absent_notes(transactions: Mapping[str, int], gateway: str, rows: int) -> di
 
 
 def added(prefix: str, rows: Mapping[str, int], transactions: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of a kind with ``rows`` more of each gateway."""
     return {
         prefix + gateway: transactions.get(prefix + gateway, 0) + number
         for gateway, number in rows.items()
@@ -124,10 +123,10 @@ def batch_notes(
     dropped_from: Mapping[str, int] | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return what a batch notes beside its places.
+    """Return the notes of a batch beside its places.
 
-    ``begins`` are the first offsets of gateways that the table did not know, ``dropped_from`` those
-    of a batch from which a transform dropped rows.
+    ``begins`` are of gateways that are new to the table, ``dropped_from`` of those of which a
+    transform dropped rows.
     """
     found = {BEGIN_PREFIX + gateway: offset for gateway, offset in begins.items()}
     known = offsets(transactions, DROPPING_PREFIX)

@@ -52,14 +52,11 @@ PARTITION_COLUMNS = ("day", "protocol")
 READ_ROWS = 10_000
 """One record batch of a queue has this many rows; small commits are merged up to it."""
 
-GROUP_ROWS = 64_000
-"""A Parquet row group is written when it has this many rows ..."""
+GROUP_ROWS = 64_000  # a Parquet row group is written when it has this many rows ...
 
-GROUP_BYTES = 32 << 20
-"""... or has this many bytes: small groups need less memory."""
+GROUP_BYTES = 32 << 20  # ... or has this many bytes: small groups need less memory
 
-FOOTER_TEXT = 1024
-"""A footer has no bounds of a column in which a text is a few times as long."""
+FOOTER_TEXT = 1024  # a footer has no bounds of a column in which a text is a few times as long
 
 OPEN_FILES_MAX = 16
 """A task writes this many files at once, each of which holds a row group in memory; then the one
@@ -71,8 +68,7 @@ READERS_MAX = 16
 
 READ_AHEAD = 4
 
-COMPRESSION_LEVEL = 1
-"""This is zstd at its fastest: half of snappy's size at about its cost."""
+COMPRESSION_LEVEL = 1  # this is zstd at its fastest: half of snappy's size at about its cost
 
 DICTIONARY_COLUMNS = (
     *("gateway", "protocol", "peer", "session", "client_id", "kind", "destination"),
@@ -120,8 +116,7 @@ class LandedRanges:
     rows: dict[str, int] = field(default_factory=dict)
     damaged: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     failed: dict[str, Failure] = field(default_factory=dict)
-    dropped: int = 0
-    """A transform received these rows and did not return them."""
+    dropped: int = 0  # a transform received these rows and did not return them
     left_out: dict[str, int] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     """In how many rows a column could not be made; "" is the body."""
@@ -273,15 +268,13 @@ class Writer:
 
 # -- reading --------------------------------------------------------------------------------------
 
-Item = Any
-"""A record batch, the damaged ranges that the read of a range found, or a :class:`Failure`."""
+Item = Any  # a record batch, the damaged ranges that the read of a range found, or a Failure
 
 
 def read_all(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
-    """Yield each range's record batches, then what the read met as damaged; or a failure in
-    between.
+    """Yield record batches of each range, then what was damaged; or a failure in between.
 
-    Several queues are read by several threads: rows of a thousand gateways are a thousand journeys.
+    Threads read several queues: rows of a thousand gateways are a thousand journeys.
     """
     by_queue: dict[str, list[Range]] = {}
     for part in ranges:
@@ -363,10 +356,7 @@ def _without(batch: pa.RecordBatch, erased: Iterable[tuple[int, int]]) -> pa.Rec
 def shared_reads(
     works: Sequence[Sequence[Range]],
 ) -> list[tuple[Range, list[tuple[int, Range]]]]:
-    """Return what is read for all ``works``, and whose parts it has: number of the work and range.
-
-    Ranges of several works that overlap are read once.
-    """
+    """Return what is read once for all ``works``, and whose parts it has: number and range."""
     found: list[tuple[Range, list[tuple[int, Range]]]] = []
     every = [(number, part) for number, ranges in enumerate(works) for part in ranges]
     for number, part in sorted(every, key=lambda one: (one[1].gateway, one[1].lo)):
@@ -624,9 +614,7 @@ def rewrite(
     lost: Container[str] = (),
     **how: Any,
 ) -> int:
-    """Replace files, but for those that are ``lost``, by others with the rows that are ``kept``, as
-    :meth:`Table.replace` does.
-    """
+    """Replace files but the ``lost`` by those with the rows ``kept``, as :meth:`Table.replace`."""
     target, storage = target_of(table), table.storage
     added: list[DataFile] = []
 

@@ -68,8 +68,7 @@ PROBE_WRITERS = 4
 PROBE_ROUNDS = 4
 """So often so many writers race for one object: on a careless server mostly two win."""
 
-READ_AHEAD_BYTES = 1 << 18
-"""A file is read in steps of this size; a footer mostly fits into one."""
+READ_AHEAD_BYTES = 1 << 18  # a file is read in steps of this size; a footer mostly fits into one
 
 
 class SortedOptions(NamedTuple):
@@ -214,7 +213,6 @@ class ObjectStorage:
         return pafs.PyFileSystem(_Files(self.store, self.location))
 
     def prove(self) -> None:
-        """Raise TableError unless the store lets only one writer make an object."""
         refuse_unsafe("environment variable", os.environ)
         paths = [f"{PRIVATE}/probe-{uuid.uuid4().hex}" for _ in range(PROBE_ROUNDS)]
         try:
@@ -361,7 +359,7 @@ def _described(one: Mapping[str, Any]) -> pafs.FileInfo:
 
 
 class _Input:
-    """A file of obstore as pyarrow reads one; bytes are Python's own, errors the system's."""
+    """A file of obstore for pyarrow: bytes are Python's own, errors the system's."""
 
     def __init__(self, file: Any, size: int) -> None:
         self._file = file

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..queue.lineage import Description, Landed
 
-ROWS_MAX = 1_000_000
-"""This bounds the time of a batch, and what a failed one repeats."""
+ROWS_MAX = 1_000_000  # this bounds the time of a batch, and what a failed one repeats
 
 BYTES_MAX = 1 << 30
 """Bytes of one batch, as the gateways estimate them: this bounds what tasks hold in memory."""
@@ -99,8 +98,7 @@ def plan_batch(
 ) -> Plan | None:
     """Return the next batch; None when nothing waits.
 
-    A gateway whose rows do not all fit ends at an offset inside of it: ``place`` is asked once for
-    all of these, for the incarnation and the witness that go into the table.
+    ``place`` is asked once, for all gateways whose rows do not all fit: what proves their ends.
     """
     ends = batch_ends(waiting, rows_max, bytes_max)
     described = {one.gateway: one for one in waiting if ends.get(one.gateway, 0) > one.lo}

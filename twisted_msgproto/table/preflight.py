@@ -36,8 +36,7 @@ CONSUMER_DIGITS = 8
 
 REWIND = "REWIND"
 
-MARKS = (ERROR, BODY)
-"""Columns that a typed table has from its beginning, and no other table."""
+MARKS = (ERROR, BODY)  # columns that a typed table has from its beginning, and no other table
 
 
 def open_table(
@@ -83,9 +82,7 @@ def open_table(
 
 
 def grow(table: Table, schema: pa.Schema, run: Run, properties: Mapping[str, str]) -> None:
-    """Add what ``schema`` has and the table has not, and give it ``properties``: at the end of a
-    start, as a column does not go any more.  Raises as :func:`check_schema` and ``Table.grow`` do.
-    """
+    """Add what the table has not, at the end of a start, as a column does not go any more."""
     table.grow(list(schema), run=run)
     check_schema(table, schema)  # another bridge may have added others of these names
     table.set_properties(properties, run=run)
@@ -234,7 +231,6 @@ def versions_since_landing(table: Table) -> Iterator[Commit]:
 
 
 def note_erased(table: Table, commit: Commit) -> int:
-    """Have the next version note what ``commit`` of another took out; return the rows."""
     name = erased.name_of(commit)
     if table.has(erased.PREFIX + name):
         return 0

@@ -37,33 +37,24 @@ class GatewayReport:
     """What the table holds of one gateway, and what is wrong with it.  Ranges are in order."""
 
     gateway: str
-    landed: Landed | None
-    """The place in the log; None when there are rows and no place."""
+    landed: Landed | None  # the place in the log; None when there are rows and no place
     begin: int
     rows: int
     seen: list[Range]
-    missing: list[Range]
-    """Below the place, in no file, for no known reason."""
+    missing: list[Range]  # below the place, in no file, for no known reason
     twice: list[Range]
-    above: list[Range]
-    """At or above the place: a bridge would land them once more."""
+    above: list[Range]  # at or above the place: a bridge would land them once more
     expired: list[Range]
-    damaged: list[Range]
-    """Damaged in the queue before they could land."""
-    erased: list[Range] = field(default_factory=list)
-    """Erased on purpose; they do not land again."""
-    back: list[Range] = field(default_factory=list)
-    """These rows were erased and are there again."""
+    damaged: list[Range]  # damaged in the queue before they could land
+    erased: list[Range] = field(default_factory=list)  # erased on purpose; they do not land again
+    back: list[Range] = field(default_factory=list)  # these rows were erased and are there again
     expired_rows: int = 0
     damaged_rows: int = 0
     dropped: list[Range] = field(default_factory=list)
     """Absent where a transform drops rows: nobody can tell dropped ones from lost ones."""
-    left_out: int = 0
-    """The table's shape left out so many rows."""
-    rejected: int = 0
-    """The transform raised for so many rows, which are dead letters."""
-    uncounted: int = 0
-    """So many more offsets are absent than the counts say, or fewer."""
+    left_out: int = 0  # the table's shape left out so many rows
+    rejected: int = 0  # the transform raised for so many rows, which are dead letters
+    uncounted: int = 0  # so many more offsets are absent than the counts say, or fewer
     mismatch: str = ""
     """Why the queue is not the one that has landed here; empty when it is, or was not asked."""
     in_queue: int | None = None
@@ -85,7 +76,6 @@ class GatewayReport:
 
     @property
     def proven(self) -> bool:
-        """Return whether every row that is to be there is there once, below the place."""
         wrong = self.missing or self.twice or self.above or self.uncounted or self.mismatch
         return self.landed is not None and not wrong
 
@@ -270,8 +260,7 @@ class _Reasons:
 @dataclass(slots=True)
 class GatewayCounts:
     landed: int | None = None
-    begin: int | None = None
-    """The lowest offset in the table."""
+    begin: int | None = None  # the lowest offset in the table
     rows: int = 0
 
 

@@ -57,7 +57,6 @@ def metadata_of(
 
 
 def with_columns(metadata: Metadata, columns: Sequence[pa.Field]) -> Metadata:
-    """Return ``metadata`` with more columns, which may be null, behind those that it has."""
     schema = json.loads(metadata.schema)
     nullable = [column.with_nullable(True) for column in columns]
     more = metadata_of(metadata.id, pa.schema(nullable), ())
@@ -75,8 +74,7 @@ WRITER_FEATURES = frozenset(
 )
 """A table may have these, listed or by an older protocol; what is made use of, is looked at."""
 
-LEGACY_WRITER = 6
-"""Protocols up to this writer version list no features."""
+LEGACY_WRITER = 6  # protocols up to this writer version list no features
 
 OF_COLUMNS: Mapping[str, str] = {
     "delta.invariants": "invariants",
@@ -163,7 +161,6 @@ _TERMS = [
 def columns_of(
     storage: Storage, file: DataFile, names: Sequence[str], schema: pa.Schema
 ) -> pa.Table:
-    """Return columns of a file and the keys of its rows."""
     wanted = [name for name in schema.names if name in {*names, "gateway", "offset"}]
     try:
         with storage.filesystem().open_input_file(file.path) as source:

@@ -59,8 +59,7 @@ from .storage import (
 
 HOURS_MIN = 24
 PARQUET = ".parquet"
-CHECKSUM = ".crc"
-"""Hadoop's local file system puts this beside a file NAME, as ``.NAME.crc``."""
+CHECKSUM = ".crc"  # Hadoop's local file system puts this beside a file NAME, as ``.NAME.crc``
 
 
 @dataclass(slots=True)
@@ -76,11 +75,7 @@ def vacuum(
     dry_run: bool = False,
     clock: Callable[[], float] | None = None,
 ) -> Vacuumed:
-    """Remove from the table's folder what was not needed for ``hours``.
-
-    ``clock`` returns the time in seconds since 1970, by default :func:`time_of`. With ``dry_run``
-    nothing is removed.
-    """
+    """Remove what was not needed for ``hours``; ``clock`` is in seconds since 1970."""
     if hours < HOURS_MIN:
         raise ConfigurationError(
             f"vacuum keeps what was needed in the last {HOURS_MIN} hours; {hours:g} hours are fewer"
@@ -318,8 +313,7 @@ class Removal:
     rows: int = 0
     files: int = 0
     gateways: dict[str, list[Range]] = field(default_factory=dict)
-    not_there: int = 0
-    """So many of the offsets that were asked for."""
+    not_there: int = 0  # so many of the offsets that were asked for
     version: int | None = None
     purged: list[str] = field(default_factory=list)
 
@@ -393,7 +387,6 @@ def _erase(table: Table, run: Run, wanted: erased.Erased, purge: bool, dry_run: 
 
 
 def _holding(table: Table, wanted: erased.Erased) -> tuple[list[DataFile], Offsets]:
-    """Return the files that hold any of the rows, and those of the rows that they hold."""
     ranges = [one for parts in wanted.values() for one in parts]
     found, files = Offsets(), []
     low, high = min(ranges, default=(0, 0))[0], max((hi for _, hi in ranges), default=0)

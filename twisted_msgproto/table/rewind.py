@@ -42,8 +42,7 @@ class Rewound:
     before: Landed
     place: Landed
     removed: int
-    lost: int = 0
-    """So many of these the queue does not have."""
+    lost: int = 0  # so many of these the queue does not have
 
 
 @dataclass(slots=True)
@@ -205,7 +204,6 @@ def _holds(table: Table, file: DataFile, report: Report, places: Mapping[str, in
 
 
 def _out(rows: pa.Table, report: Report, places: Mapping[str, int]) -> pa.ChunkedArray:
-    """Return which rows go: those above the places, and those that were erased before."""
     back = {gateway: report.gateways[gateway].back for gateway in places}
     return pc.or_(_above(rows, places), erased.among(rows, back))
 

@@ -174,7 +174,6 @@ def has_keys(table: Table) -> bool:
 
 
 def check_columns(table: Table) -> None:
-    """Raise TableError if the rows of a table have no gateway and offset."""
     if not has_keys(table):
         raise TableError(
             f"{table.location} does not have the columns gateway (string) and offset (bigint) in "
@@ -269,10 +268,7 @@ def queried(table: Table, query: str) -> Iterator[pa.Table]:
 
 
 def gateways_of(storage: Storage, file: DataFile) -> Iterator[tuple[str, int, int]]:
-    """Yield gateway, lowest offset and rows: from the log where the file is of one gateway.
-
-    Raises FileLost when the file has to be opened and is gone.
-    """
+    """Yield gateway, lowest offset and rows; FileLost for a gone file that has to be opened."""
     try:
         statistics = json.loads(file.statistics)
         least, most, nulls = (statistics[name] for name in ("minValues", "maxValues", "nullCount"))
@@ -313,6 +309,5 @@ def may_hold(file: DataFile, low: int, high: int) -> bool:
 
 
 def may_be_of(file: DataFile, gateway: str) -> bool:
-    """Return whether a file may have rows of a gateway, as its statistics say."""
     found = _extremes(file, "gateway", str)
     return found is None or bool(found[0] <= gateway <= found[1])

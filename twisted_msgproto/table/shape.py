@@ -56,8 +56,6 @@ class Shape:
 
 
 class Shaper:
-    """Makes the rows of one task; see :class:`Shape`."""
-
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._blocks = None if shape.columns is None else Blocks(shape.columns)

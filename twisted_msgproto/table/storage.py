@@ -39,10 +39,8 @@ class Storage(Protocol):
     Methods raise FileNotFoundError for what is not there, and OSError for what fails.
     """
 
-    location: str
-    """A directory, or a URL of an object store."""
-    options: Mapping[str, str]
-    """An object store's."""
+    location: str  # a directory, or a URL of an object store
+    options: Mapping[str, str]  # an object store's
 
     @property
     def local(self) -> bool:
@@ -54,11 +52,9 @@ class Storage(Protocol):
     def log_times(self) -> dict[str, float]:
         """Return when each file in the log's folder was written, in seconds since 1970."""
 
-    def read(self, path: str) -> bytes:
-        """Return a whole file."""
+    def read(self, path: str) -> bytes: ...
 
-    def size(self, path: str) -> int:
-        """Return the size of a file in bytes."""
+    def size(self, path: str) -> int: ...
 
     def put(self, path: str, data: bytes) -> None:
         """Put a file in the place of what may be there: durably, in one step."""
@@ -78,8 +74,7 @@ class Storage(Protocol):
         anything on the disk: the system calls pages clean that it could not write.
         """
 
-    def delete(self, path: str) -> None:
-        """Remove a file."""
+    def delete(self, path: str) -> None: ...
 
     def filesystem(self) -> Any:
         """Return a pyarrow filesystem whose root is the table."""

@@ -20,8 +20,7 @@ from twisted_msgproto.core.broker.terms import TRIES_COUNTED, QueueName
 from ..arrays import compute
 from ..damage import Range
 
-OPEN_END = 2**63 - 1
-"""A segment ends here while more messages may come into it."""
+OPEN_END = 2**63 - 1  # a segment ends here while more messages may come into it
 
 
 def ranges_of(message_ids: list[int]) -> list[Range]:
@@ -45,22 +44,13 @@ def ranges_of(message_ids: list[int]) -> list[Range]:
 
 
 class Segment:
-    """The marks of one segment of the log.
-
-    Attributes:
-        first: the offset of its first message.
-        end: the offset behind its last one; :data:`OPEN_END` while more may come.
-        outstanding: this many of its messages are in queues.
-        done: True once nothing of it is in a queue and nothing can come into it any more.
-    """
-
     __slots__ = ("_bits", "done", "end", "first", "outstanding")
 
     def __init__(self, first: int, end: int = OPEN_END) -> None:
-        self.first: int = first
-        self.end: int = end
-        self.outstanding: int = 0
-        self.done: bool = False
+        self.first: int = first  # offset of its first message
+        self.end: int = end  # behind its last one; OPEN_END while more may come
+        self.outstanding: int = 0  # so many of its messages are in queues
+        self.done: bool = False  # nothing of it is in a queue, and nothing can come into it
         self._bits = bytearray()
 
     def set(self, lo: int, hi: int) -> int:
@@ -182,21 +172,13 @@ class Moved:
 
 
 class Marks:
-    """The marks of all segments that matter.
-
-    Attributes:
-        tries: the tries of messages that are in queues and have had one.
-        moved: the queues of messages that are in another one than the one they came for.
-        limit: there are no offsets from this one on; what is told of them is passed over.
-    """
-
     def __init__(self) -> None:
         self._segments: dict[int, Segment] = {}
         self._firsts: list[int] = []
-        self.limit = OPEN_END
+        self.limit = OPEN_END  # what is told of offsets from here on is passed over
         self._beyond = False
-        self.tries: MessageTable = MessageTable(SMALL)
-        self.moved: Moved = Moved()
+        self.tries: MessageTable = MessageTable(SMALL)  # of messages in queues that had one
+        self.moved: Moved = Moved()  # messages in another queue than the one they came for
 
     def __iter__(self) -> Iterator[Segment]:
         return iter([self._segments[first] for first in self._firsts])

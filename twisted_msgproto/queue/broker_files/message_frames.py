@@ -27,23 +27,20 @@ from ..segment_log import SegmentLog
 
 COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
-SIZE_END = 4
-"""Here ends what an envelope says of the size of its head."""
+SIZE_END = 4  # here ends what an envelope says of the size of its head
 
 _END = struct.Struct("<i")
 
 
 @dataclass(slots=True)
 class Frame:
-    """The messages of one frame, or of neighbouring ones, as far as they matter to a broker.
+    """Messages of neighbouring frames, for a broker; what is missing is empty.
 
-    What is missing is empty.  ``message_ids`` are there where they are numbers; the broker's own
-    log has those of the messages in their queues.
+    ``message_ids`` are there where they are numbers, as in the broker's own log.
     """
 
     first: int
-    times: Sequence[int]
-    """In µs since 1970 UTC."""
+    times: Sequence[int]  # in µs since 1970 UTC
     envelopes: Buffers
     bodies: Buffers
     message_ids: Sequence[int] | None = None

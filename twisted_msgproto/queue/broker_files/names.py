@@ -19,14 +19,7 @@ _QUEUE = re.compile(r"queue (\d{1,20}) (\[.*\])", re.ASCII)
 
 
 class Names:
-    """The queues of a broker, durably.  Every method may raise OSError; then nothing has changed.
-
-    Attributes:
-        first: queue → its first offset; what came before is not for it.
-        damaged: True when the file could not be read as a whole: then each queue is known from
-            its messages alone, until :meth:`write`.
-        missing: True if there was no file.
-    """
+    """The queues of a broker, durably.  Any method may raise OSError; then nothing has changed."""
 
     def __init__(self, disk: Disk, directory: str, queue_id: str) -> None:
         self._disk = disk
@@ -35,14 +28,12 @@ class Names:
         nbytes = read_file(disk, self._path)
         known = None if nbytes is None else parsed(nbytes, queue_id)
         self.missing: bool = nbytes is None
+        # Then each queue is known from its messages alone, until the file is written.
         self.damaged: bool = known is None
-        self.first: dict[QueueName, int] = known or {}
+        self.first: dict[QueueName, int] = known or {}  # what came before is not for it
 
     def holds(self, name: QueueName, message_id: int) -> bool:
-        """Return whether the message with this offset is in the queue ``name``.
-
-        While the file is damaged every queue for which a message came is known.
-        """
+        """Return whether a queue has a message; while damaged, one that is asked for is known."""
         first = self.first.get(name)
         if first is None and self.damaged:
             first = self.first[name] = message_id

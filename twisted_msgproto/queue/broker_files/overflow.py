@@ -27,15 +27,11 @@ from .message_frames import Frame, may_have_envelopes, read_frame
 
 DIRECTORY = "log"
 PROTOCOL, KIND = "broker", "kept"
-SEGMENT_BYTES = 16 << 20
-"""The broker's own segments have this size: small ones are free sooner."""
-MAX_BYTES = 1 << 62
-"""The limits of the queues bound the log; it has no other bound."""
+SEGMENT_BYTES = 16 << 20  # the broker's own segments have this size: small ones are free sooner
+MAX_BYTES = 1 << 62  # the limits of the queues bound the log; it has no other bound
 COPY_MESSAGES = 8192
-COPY_BYTES = 8 << 20
-"""So much is copied with one write."""
-SPARE_SEGMENTS = 2
-"""Waiting messages may use twice their bytes on disk, and this many segments."""
+COPY_BYTES = 8 << 20  # so much is copied with one write
+SPARE_SEGMENTS = 2  # waiting messages may use twice their bytes on disk, and this many segments
 
 
 @dataclass(slots=True)

@@ -41,19 +41,14 @@ Queues = dict[QueueName, Waiting]
 
 
 class Scan:
-    """What waits, gathered frame by frame in the order of ids.
-
-    Attributes:
-        queues: what was found.
-        nonsense: this many envelopes make no sense, and their messages are in no queue.
-    """
+    """What waits, gathered frame by frame in the order of ids."""
 
     def __init__(self, names: Names, marks: Marks) -> None:
         self._names = names
         self._marks = marks
         self._heads: dict[bytes, QueueName | None] = {}
         self.queues: Queues = {}
-        self.nonsense: int = 0
+        self.nonsense: int = 0  # envelopes whose messages are in no queue
 
     def add(self, frame: Frame, message_ids: Sequence[int] | None = None) -> int:
         """Add what waits, return its number; ``message_ids`` where they are not the offsets."""

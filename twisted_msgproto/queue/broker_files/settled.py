@@ -32,8 +32,7 @@ RECORD = struct.Struct("<IIQ")
 PAIR = struct.Struct("<QQ")
 RANGES, BITS, TRIES, MOVED = 1, 2, 3, 4
 HEADER_BYTES = HEADER.size + CHECKSUM.size
-LONG_BYTES = 1 << 20
-"""A shorter file is not replaced, however little of it still matters."""
+LONG_BYTES = 1 << 20  # a shorter file is not replaced, however little of it still matters
 
 
 @dataclass(slots=True)
@@ -126,10 +125,8 @@ def header(queue_id: str) -> bytes:
 @dataclass(slots=True)
 class Found:
     groups: list[bytes] = field(default_factory=list)
-    damaged_bytes: int = 0
-    """No frame, with one behind them."""
-    ours: bool = True
-    """False for a damaged header, another queue or version."""
+    damaged_bytes: int = 0  # no frame, with one behind them
+    ours: bool = True  # False for a damaged header, another queue or version
 
 
 def parsed(data: bytes, queue_id: str) -> Found:
