@@ -28,22 +28,15 @@ NUMBERS = 1_000_000_000
 
 
 class Load:
-    """What all clients send and have acknowledged.
-
-    ``counted`` has the messages, which are all of ``documents``.
-    ``latencies`` counts messages by the seconds from when one was handed to its client until it
-    was acknowledged, to three digits.  ``errors`` counts clients by why they failed.
-    """
-
     clock: Any
 
     def __init__(self, asked: SimpleNamespace) -> None:
         from .messages import MadeUp
 
-        self.counted = Counted()
+        self.counted = Counted()  # the messages, which are all of ``documents``
         self.documents = MadeUp(NUMBERS, asked.size)
-        self.latencies: Counter[float] = Counter()
-        self.errors: Counter[str] = Counter()
+        self.latencies: Counter[float] = Counter()  # seconds, to three digits
+        self.errors: Counter[str] = Counter()  # clients by why they failed
         self.began = self.ended = 0.0
         self.length = asked.seconds
         self.rate = None if asked.rate is None else asked.rate / asked.clients
@@ -71,7 +64,7 @@ class Load:
         return float(self.ended - self.began)
 
     def percentile(self, share: float) -> float | None:
-        """Return the seconds within which this share was acknowledged; None if nothing was."""
+        """In seconds; None if nothing was acknowledged."""
         left = share * self.latencies.total()
         for latency, count in sorted(self.latencies.items()):
             left -= count
@@ -220,7 +213,6 @@ def shown(load: Load, clients: int) -> str:
 @sending
 @flag("--json", "print one line of JSON")
 def run(arguments: SimpleNamespace) -> int:
-    """Load the server; 0 if all was acknowledged, 1 if not."""
     command = command_of(arguments.protocol, "send")
     arguments.count = arguments.call = None
     options = options_of(arguments, command)

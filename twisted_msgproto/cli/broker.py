@@ -70,10 +70,9 @@ def action(name: str, text: str) -> Callable[[Callable[[Any, SimpleNamespace], i
 
 
 def opened(where: str, token_file: str | None = None, authority: str | None = None) -> Any:
-    """Return the broker of the gateway that runs at ``where``, or what is kept there of one.
+    """Return the BrokerView of the gateway at ``where``, or of its files, with plain values.
 
-    Either is a BrokerView whose methods return the values themselves.  Raises QueueError for what
-    is no queue, and QueueAway for a gateway that does not answer.
+    Raises QueueError for what is no queue, QueueAway for a gateway that does not answer.
     """
     from ..net.site.client import SOCKET_NAME, GatewayBroker, is_endpoint
 
@@ -118,13 +117,10 @@ def find(arguments: SimpleNamespace, queues: Sequence[QueueShown]) -> QueueShown
 
 
 class StoppedBroker:
-    """The broker made again from its files: a :class:`.BrokerView` that returns plain values.
-
-    It has the queue's lock until it is closed, so no gateway can start meanwhile.
-    """
+    """A BrokerView of plain values; it has the queue's lock, so no gateway can start meanwhile."""
 
     def __init__(self, directory: str) -> None:
-        """Open the files; raises QueueLocked for a gateway that has just begun, and QueueError."""
+        """Raises QueueLocked for a gateway that has just begun, and QueueError."""
         from twisted_msgproto.queue import SegmentLog
         from twisted_msgproto.queue.broker_files import BrokerState
         from twisted_msgproto.queue.queue_directories import has_broker
@@ -161,7 +157,7 @@ class StoppedBroker:
         ]
 
     def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
-        """Return the first messages of a queue; those that are damaged are left out."""
+        """Those that are damaged are left out."""
         from ..net.broker.forms import texts_of
         from ..net.site.queue_view import MessageShown
 

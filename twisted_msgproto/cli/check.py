@@ -84,10 +84,7 @@ def check_bridge(file: Path, *, file_only: bool) -> int:
 
 
 def try_start(configuration: Configuration, *, file_only: bool) -> None:
-    """Do what a start would do before it serves; ConfigurationError or QueueError if it would fail.
-
-    ``file_only`` leaves out what a gateway that runs with the file holds.
-    """
+    """Raises ConfigurationError or QueueError; ``file_only``: a gateway runs with the file."""
     from twisted.internet import reactor
 
     from twisted_msgproto.gateway import make_gateway

@@ -95,10 +95,7 @@ def _fields(protocol: str, verb: str) -> Collection[str]:
 
 
 def connect_options(arguments: SimpleNamespace, command: ModuleType) -> dict[str, Any]:
-    """Return the fields of ConnectOptions.
-
-    Raises ConfigurationError if the password file cannot be read, or belongs to nobody.
-    """
+    """Raises ConfigurationError if the password file cannot be read, or belongs to nobody."""
     password = None
     if arguments.password_file is not None:
         if arguments.user is None:
@@ -128,7 +125,6 @@ def why_not(
 ) -> str | None:
     """Run ``work`` in the reactor; None if it ended well, else why it did not, in words.
 
-    ``served()`` says whether the server has done anything for us.
     Raises KeyboardInterrupt, BrokenPipeError when nobody reads our output, and ConfigurationError,
     also for a message that is above a limit: the operator has to change it.
     ``python -X dev`` lets every other error through, with its traceback.
@@ -150,7 +146,7 @@ def why_not(
 
 
 def _begin_logging() -> None:
-    """What is logged goes nowhere: one line says how it ended.  ``python -X dev`` shows all of it.
+    """One line says how it ended; ``python -X dev`` shows all that is logged.
 
     Without an observer Twisted prints the traceback of whatever is logged as a failure.
     """
@@ -175,10 +171,10 @@ limit ``drain``.  Then the process ends all the same."""
 
 
 def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """Start the reactor, run ``work(reactor)``, stop the reactor, return what ``work`` returned.
+    """What ``work`` returns or raises is returned or raised here; a process can do this once.
 
-    What ``work`` raises is raised here.  SIGINT and SIGTERM cancel it; it may end its connections
-    in peace, then KeyboardInterrupt is raised here.  A process can do this once.
+    SIGINT and SIGTERM cancel it; it may end its connections in peace, then KeyboardInterrupt is
+    raised.
     """
     from twisted.internet import reactor as installed  # late: importing it installs it
     from twisted.internet.defer import Deferred

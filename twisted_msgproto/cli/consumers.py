@@ -110,10 +110,7 @@ def line_of(one: Mapping[str, Any]) -> str:
 
 
 def look_for_bridge(bridges: Container[str], name: str, meaning: str) -> None:
-    """Raise QueueError, one line, if the consumer ``name`` is that of a bridge.
-
-    ``meaning`` says what is about to be done.
-    """
+    """QueueError, one line with ``meaning``, if ``name`` is the consumer of a bridge."""
     if name in bridges or BRIDGE.fullmatch(name):
         raise QueueError(
             f"the consumer {name!r} is that of a bridge into a table: {meaning}; if you mean that,"
@@ -122,10 +119,7 @@ def look_for_bridge(bridges: Container[str], name: str, meaning: str) -> None:
 
 
 def offset_of(queue: Queue, place: str) -> int:
-    """Return the offset that a text means: a number, ``earliest``, ``latest``, or a time.
-
-    Raises QueueError for a text that is none of these, and for a time after the last message.
-    """
+    """Raises QueueError for what means none, and for a time after the last message."""
     if place.isdecimal():
         return int(place)
     if place in (EARLIEST, LATEST):
@@ -151,10 +145,9 @@ def offset_of(queue: Queue, place: str) -> int:
 
 
 def reset(queue: Queue, name: str, offset: int) -> None:
-    """Set a known consumer to an offset that the queue has, and keep what it needs.
+    """Raises QueueError for a consumer that is none.
 
-    Raises QueueError for a consumer that is none, QueueMismatch for an offset that was trimmed
-    (also meanwhile) or is beyond the end.
+    QueueMismatch for an offset that was trimmed (also meanwhile) or is beyond the end.
     """
     described = queue.describe()
     if name not in described.consumers:

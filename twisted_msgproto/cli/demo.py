@@ -97,10 +97,7 @@ class Count(NamedTuple):
 )
 @flag("--keep-running", "keep gateway, bridge and live page after the report, until Ctrl-C")
 def run(arguments: SimpleNamespace) -> int:
-    """Run the demo; 0 if all counts agree.
-
-    Raises ModuleNotFoundError before anything starts, if something is not installed.
-    """
+    """Raises ModuleNotFoundError before anything starts, if something is not installed."""
     for name in NEEDED:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -162,10 +159,9 @@ class Demo:
         self._began = time.monotonic()
 
     def run(self, keep_running: bool) -> int:
-        """Run the demo and report; return 0 if the counts agree.
+        """``keep_running``: gateway and bridge run after the report, until Ctrl-C.
 
-        ``keep_running``: gateway and bridge run after the report, until Ctrl-C.  Raises DemoFailed
-        when a process ends or nothing moves any more.
+        Raises DemoFailed when a process ends or nothing moves any more.
         """
         from twisted_msgproto.queue import QueueReader
 
@@ -229,10 +225,7 @@ class Demo:
     def _start_clients(
         self, children: Children, addresses: dict[str, list[str]]
     ) -> dict[str, Child]:
-        """Return a client process for each address; those of one protocol share its messages.
-
-        The first client of a protocol has its name, the others a number behind it (``sabc-1``).
-        """
+        """The first of a protocol has its name, the others a number behind it (``sabc-1``)."""
         clients = {}
         for name, found in addresses.items():
             for number, address in enumerate(found):
@@ -332,10 +325,7 @@ def landed_since(table: LandedTable, gateway: str, first: int) -> Counter[str]:
 
 
 def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> Counter[str]:
-    """The same as :func:`landed_since`, by a Spark session of its own; its logs are in ``scratch``.
-
-    Raises ConfigurationError when Spark does not start.
-    """
+    """Raises ConfigurationError when Spark does not start."""
     from twisted_msgproto.spark import read_table
     from twisted_msgproto.spark.session import SCHEDULING_JAVA, spark_session
 
@@ -352,10 +342,10 @@ def failed(child: Child, what: str) -> DemoFailed:
 
 
 def reading(table: Path) -> str:
-    """Return a program that reads a table.
+    """A program that reads a table by a query of delta-rs, which has no threads of Arrow.
 
-    Arrow would call delta-rs's files, which are Python's, from threads of its own, and now and then
-    aborts when the interpreter ends before they do.  A query of delta-rs has none.
+    Those would call delta-rs's files, which are Python's, and now and then abort when the
+    interpreter ends before they do.
     """
     return (
         "from deltalake import DeltaTable, QueryBuilder; "
@@ -471,7 +461,6 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """Return its exit status; None while it runs."""
         return self.process.poll()
 
     def lines(self) -> list[str]:
@@ -479,7 +468,7 @@ class Child:
         return text[: text.rfind("\n") + 1].splitlines()
 
     def send_signal(self, number: int) -> None:
-        """Signal the whole group; do nothing if it is gone."""
+        """Nothing happens if the group is gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -488,18 +477,14 @@ class Child:
             self.process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> int | None:
-        """Return its exit status, or None if it still runs after ``seconds``."""
+        """None if it still runs after ``seconds``."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
         return None
 
 
 class Children:
-    """The children of one sub-command; as a context manager it ends those that still run.
-
-    While they are being ended, further signals wait: an impatient second Ctrl-C leaves nothing
-    behind either.
-    """
+    """While the children are ended, further signals wait: a second Ctrl-C leaves nothing behind."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -544,7 +529,7 @@ def handled(action: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Delay signals that come during the block to its end, as KeyboardInterrupt.
+    """Delay signals to the end of the block, as KeyboardInterrupt.
 
     They are noted, not blocked: a child would inherit a mask.
     """

@@ -256,7 +256,7 @@ def refusal(name: str) -> str | None:
 
 
 def write(directory: Path, files: Mapping[str, str], user: str) -> list[Path]:
-    """Write ``files``; ConfigurationError, and nothing is written, if one is there.
+    """Raises ConfigurationError, and nothing is written, if a file is there.
 
     Nothing stays of what cannot be written as a whole, or the next try would find it.
 
@@ -304,10 +304,7 @@ def write(directory: Path, files: Mapping[str, str], user: str) -> list[Path]:
 
 
 def certificates(names: list[str]) -> dict[str, str]:
-    """Return an authority's files, and a server's key with the certificate for ``names``.
-
-    Raises ConfigurationError for a name that no certificate can have.
-    """
+    """Raises ConfigurationError for a name that no certificate can have."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -397,10 +394,7 @@ def tls_lines(row: registry.Registered, names: list[str]) -> Iterator[str]:
 def configuration(
     file: Path, queue: Path, protocols: list[str], shared: bool, names: list[str]
 ) -> str:
-    """Return the text of the gateway.toml.
-
-    ``shared``: for several gateways on the same ports; ``names``: for other machines, with TLS.
-    """
+    """``shared``: for several gateways on the same ports; ``names``: for others, with TLS."""
     from twisted_msgproto.gateway import toml_value
 
     rows = [registry.registered(name) for name in protocols]
@@ -444,7 +438,7 @@ def typed() -> str:
 
 
 def gateway_unit(directory: Path, user: str, queues: Path | None = None) -> str:
-    """Return the systemd unit of the gateway; with ``queues``, their directory, a template.
+    """``queues``, a directory of them, makes it a template.
 
     The number of an instance is the name of its queue, and the last number of the loopback address
     of its page.

@@ -24,11 +24,7 @@ LINE_BYTES_MAX = 67_108_864
 
 
 class Lines:
-    """The lines of a file descriptor, without their ends; empty lines are no messages.
-
-    Attributes:
-        refused: why a line ended it before its end, or None.
-    """
+    """The lines of a file descriptor, without their ends; empty lines are no messages."""
 
     def __init__(
         self,
@@ -37,7 +33,7 @@ class Lines:
         encode: Callable[[bytes], bytes] | None = None,
     ) -> None:
         """``encode`` makes a message of a line; ValueError says why the line cannot be sent."""
-        self.refused: ConfigurationError | None = None
+        self.refused: ConfigurationError | None = None  # why a line ended it before its end
         self._encode = encode
         self._number = 0  # of the line that was given out last
         self._reactor = reactor
@@ -129,17 +125,11 @@ class Lines:
 
 
 class MadeUp:
-    """``count`` JSON documents, all different.
-
-    Attributes:
-        size: how many bytes each of them has: as many as were asked for, or a few more.
-    """
-
     def __init__(self, count: int, size: int) -> None:
         self._next = 0
         self._count = count
         shortest = len(json.dumps({"number": count, "text": ""}))
-        self.size: int = max(size, shortest)
+        self.size: int = max(size, shortest)  # bytes of each
         self._text = "x" * (self.size - shortest)
 
     async def some(self, most: int) -> list[bytes]:

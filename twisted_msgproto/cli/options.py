@@ -28,9 +28,7 @@ Run = Callable[[SimpleNamespace], int]
 
 
 class Named(click.Path):
-    """A path, or an address.  An empty one, such as a variable that a script lacks, is refused: it
-    would be the working directory.
-    """
+    """An empty path, such as a variable that a script lacks, would be the working directory."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value == "":
@@ -274,11 +272,7 @@ def opened(arguments: SimpleNamespace) -> Queue:
 
 
 def all_opened(arguments: SimpleNamespace) -> dict[str, Queue]:
-    """Return the queues that the arguments name: one, or all that are in a directory.
-
-    Each has the name of its directory as its name; one queue, and one that stands in the directory
-    itself, has the name "".
-    """
+    """Return queues by their directories' names; "": one alone, or in the directory itself."""
     from twisted_msgproto.queue import QueueReader
     from twisted_msgproto.queue.queue_directories import queues_at, queues_in
 

@@ -24,7 +24,6 @@ class Line:
         self._open = False  # a line without an end stands on the terminal
 
     def show(self, text: str) -> None:
-        """Show ``text`` if it is time to."""
         now = time.monotonic()
         if now < self._due:
             return
@@ -42,18 +41,12 @@ class Line:
 
 
 class Counted:
-    """Counts what was sent and acknowledged; shows it where it has a line.
-
-    Attributes:
-        messages_sent: how many are on their way or beyond.
-        messages_acknowledged: how many of them the peer has acknowledged.
-        messages_written: how many were written to a peer that was not asked to acknowledge.
-    """
+    """Counts what was sent and acknowledged; shows it where it has a line."""
 
     def __init__(self, line: Line | None = None) -> None:
-        self.messages_sent: int = 0
+        self.messages_sent: int = 0  # on their way or beyond
         self.messages_acknowledged: int = 0
-        self.messages_written: int = 0
+        self.messages_written: int = 0  # to a peer that was not asked to acknowledge
         self.notes: list[str] = []
         self._line = line
 

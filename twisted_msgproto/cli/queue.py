@@ -147,10 +147,7 @@ def _verify(arguments: SimpleNamespace) -> int:
 
 
 def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the queue's messages lo ≤ offset < hi (default: all) as rows of JSON values.
-
-    Where messages are damaged a line on stderr names their range.
-    """
+    """A line on stderr names the range of damaged messages."""
     from twisted_msgproto.queue import QueueReader
 
     reader = QueueReader(one_of(directory))

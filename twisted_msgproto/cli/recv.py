@@ -56,9 +56,8 @@ async def receive(
     It returns when ``options.count`` messages came, when no part of one came for ``timeout``
     seconds, or when the peer ends in peace.  With ``until_empty`` these seconds (QUIET_SECONDS
     where none are given) begin when the server has agreed to send what waits.  What comes after the
-    end, or cannot be shown, is refused, so that nobody takes it for received.  Raises
-    BrokenPipeError as soon as nobody reads the pipe ``output`` any more, or when ``show``
-    raises it.
+    end, or cannot be shown, is refused, so that nobody takes it for received.  BrokenPipeError as
+    soon as nobody reads the pipe ``output`` any more, or when ``show`` raises it.
     """
     from .waiting import LEAVE_SECONDS, Attempt, Reader
 
@@ -93,7 +92,7 @@ async def receive(
             end()
 
     def refuse(text: str) -> None:
-        """Raise Refused, so that the message is not acknowledged."""
+        """So that the message is not acknowledged."""
         if work.cr_running and timer.active():
             timer.reset(LEAVE_SECONDS)  # this ends the protocol, which may tidy up by itself
         raise Refused(text)
@@ -160,10 +159,9 @@ async def receive(
     "micromsg2: messages with these properties alone, like 'market=Teu;amount>=N100'",
 )
 def run(arguments: SimpleNamespace) -> int:
-    """Receive; 0 once ``--count`` messages came, or when the peer ends in peace without one.
+    """0 once ``--count`` messages came, or when the peer ends in peace without one.
 
-    With ``--timeout`` and without ``--count``: 0 if any message came.  With ``--until-empty``: 0
-    also when nothing is left.
+    With ``--timeout`` alone: 0 if any message came; with ``--until-empty`` also if none is left.
     """
     output = open_output()
     command = command_of(arguments.protocol, "recv")

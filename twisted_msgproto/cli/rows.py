@@ -84,9 +84,7 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Message]]:
 
 
 def columns(rows: Sequence[Sequence[str]], numbers: int = sys.maxsize) -> Iterator[str]:
-    """Yield a line for each row, with cells below one another; from the cell ``numbers`` on to the
-    right.
-    """
+    """Cells stand below one another, from the cell ``numbers`` on to the right."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     for row in rows:
         right = map(str.rjust, row[numbers:], widths[numbers:])

@@ -125,10 +125,9 @@ async def deliver(
     progress: Counted,
     timeout: float | None = None,
 ) -> None:
-    """Send all ``messages``; returns when all are acknowledged.
+    """Raises TimedOut when the server owes an answer and gives none for ``timeout`` seconds.
 
-    Raises what ended it before that: TimedOut when the server owes an answer and gives none for
-    ``timeout`` seconds, ConfigurationError for a line that cannot be sent (those before it are).
+    ConfigurationError for a line that cannot be sent; those before it are.
     """
     from .waiting import PATIENCE_SECONDS, Patience
 
@@ -171,7 +170,7 @@ def incomplete(progress: Counted, count: int | None, why: str | None) -> str | N
     help="umq: the method's arguments, JSON or plain text",
 )
 def run(arguments: SimpleNamespace) -> int:
-    """Send; 0 if all was acknowledged, 1 if not, 2 for what the operator has to change."""
+    """0 if all was acknowledged, 1 if not, 2 for what the operator has to change."""
     if arguments.call is not None:
         return call(arguments)
     if arguments.args:
@@ -242,10 +241,7 @@ async def within(reactor: Any, timeout: float, work: Coroutine[Any, Any, T]) -> 
 
 
 def call(arguments: SimpleNamespace) -> int:
-    """Call one method and print its result.
-
-    1 if it fails, 3 if the server has no such method: then it stored the call, and says so.
-    """
+    """1 if it fails, 3 if the server has no such method: then it stored the call, and says so."""
     command = command_of(arguments.protocol, "call")
     for name in ("count", "size"):
         if getattr(arguments, name):

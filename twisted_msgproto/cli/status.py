@@ -41,10 +41,7 @@ ROWS_MAX: Final = 20
 @flag("--watch", "ask again and again, until Ctrl-C")
 @flag("--grafana", "print a Grafana dashboard for /metrics, and end")
 def run(arguments: SimpleNamespace) -> int:
-    """Show the figures; return 1 if nothing can be acknowledged.
-
-    Raises QueueAway, one line, when the gateway does not answer.
-    """
+    """1 if nothing can be acknowledged; QueueAway when the gateway does not answer."""
     from ..net.site.client import GatewayBroker
 
     if arguments.json + arguments.watch + arguments.grafana > 1:
@@ -106,10 +103,7 @@ def watch(figures: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> M
 
 
 def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """Yield the figures as lines; ``before`` are earlier ones, for rates.
-
-    Everything that a peer has chosen is escaped.
-    """
+    """``before`` are earlier figures, for rates; what a peer has chosen is escaped."""
     yield f"{'OK ' if figures['safe']['ok'] else '!! '} {escaped(figures['safe']['why'])}"
     yield ""
     yield from _queue(figures, before)

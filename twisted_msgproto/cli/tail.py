@@ -96,10 +96,7 @@ def last_of(tails: Mapping[str, Tail], count: int) -> Iterator[tuple[str, int, M
 
 
 def wanted(arguments: SimpleNamespace) -> Callable[[str, str | None], bool]:
-    """Return what decides whether a message of a protocol, to a destination, is shown.
-
-    Raises ConfigurationError for a protocol that does not exist.
-    """
+    """Raises ConfigurationError for a protocol that does not exist."""
     known = registry.known()
     for name in arguments.protocol:
         if name not in known:

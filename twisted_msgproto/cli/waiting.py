@@ -46,7 +46,6 @@ class Attempt(Generic[T]):
     def __init__(
         self, clock: Any, work: Coroutine[Any, Any, T], leave: float = LEAVE_SECONDS
     ) -> None:
-        """Start ``work``; ``clock`` is a reactor."""
         self.given_up: bool = False
         self._leave = leave
         self._over = False
@@ -76,16 +75,10 @@ class Attempt(Generic[T]):
 
 
 class Patience:
-    """A watch over one ``send``: both the messages it reads and the progress it tells.
-
-    Hand this object to ``send`` as ``messages`` and as ``progress``.
-    """
+    """A watch over one ``send``, to which it is ``messages`` and ``progress``."""
 
     def __init__(self, clock: Any, seconds: float, messages: Messages, progress: Any) -> None:
-        """``clock`` is a reactor; the peer may be silent for ``seconds``.
-
-        ``progress`` hears of what is sent, acknowledged, written and noted.
-        """
+        """The peer may be silent for ``seconds``; ``progress`` hears of what is sent and comes."""
         self._clock = clock
         self._seconds = seconds
         self._messages = messages

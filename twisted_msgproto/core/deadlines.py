@@ -82,9 +82,6 @@ class ManyDeadlines(Generic[K]):
 
     Moving a deadline leaves its old row in the heap until it comes to the top, or until outdated
     rows outnumber the others; so memory is bounded by the number of keys.
-
-    Attributes:
-        next: the nearest deadline, in the machine's seconds; None if none is set.  To be read only.
     """
 
     __slots__ = ("_rows", "_stamp", "_stamps", "next")
@@ -93,7 +90,7 @@ class ManyDeadlines(Generic[K]):
         self._rows: list[tuple[float, int, K]] = []
         self._stamps: dict[K, int] = {}  # that row of a key is the one in force
         self._stamp = 0
-        self.next: float | None = None
+        self.next: float | None = None  # the nearest, of the machine's seconds; to be read only
 
     def __len__(self) -> int:
         return len(self._stamps)
@@ -117,9 +114,7 @@ class ManyDeadlines(Generic[K]):
         self.next = None
 
     def due(self, now: float) -> list[K]:
-        """Remove and return all keys due at ``now``, earliest first, then in the order of their
-        setting.
-        """
+        """Remove and return the keys due at ``now``, earliest first, then as they were set."""
         keys = []
         while self.next is not None and self.next <= now:
             key = heapq.heappop(self._rows)[2]
@@ -145,10 +140,7 @@ W = TypeVar("W")
 
 
 class Pending(Generic[K, W]):
-    """At most ``limit`` waiters, each under its own key and with its own deadline.
-
-    A timer without a clock: ask ``next_deadline()``, come back then, and call ``expire(now)``.
-    """
+    """At most ``limit`` waiters, without a clock: ``expire(now)`` at ``next_deadline()``."""
 
     __slots__ = ("_deadlines", "_own", "_waiters", "limit")
 
@@ -199,9 +191,7 @@ class Pending(Generic[K, W]):
         return self._deadlines.next
 
     def expire(self, now: float, later: float = 0.0) -> list[tuple[K, W]]:
-        """Remove and return who has waited long enough.  Those whose deadline is not their own wait
-        until ``later``, if that is after ``now``.
-        """
+        """Those whose deadline is not their own wait until ``later``, if that is after ``now``."""
         expired = []
         for key in self._deadlines.due(now):
             if later > now and key not in (self._own or ()):

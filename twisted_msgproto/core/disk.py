@@ -40,9 +40,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class File(Protocol):
-    """One open file.  Positions and sizes are in bytes.  Every call may raise
-    OSError.
-    """
+    """Positions and sizes are in bytes.  Every call may raise OSError."""
 
     def size(self) -> int:
         """Return the file's size now."""
@@ -51,10 +49,7 @@ class File(Protocol):
         """Read up to ``nbytes`` bytes from ``position``; fewer only at the end of the file."""
 
     def write(self, position: int, pieces: Sequence[Any]) -> None:
-        """Write the buffers ``pieces`` one after another at ``position``.
-
-        After an OSError a part of them may have been written.
-        """
+        """Write ``pieces`` one after another; after an OSError a part may have been written."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes."""
@@ -67,10 +62,7 @@ class File(Protocol):
 
 
 class Stat(NamedTuple):
-    """The file that a path names: two paths with the same device and inode name one file.
-
-    It was last ``written`` so many µs after 1970 UTC.
-    """
+    """Paths with the same device and inode name one file; ``written``: µs after 1970 UTC."""
 
     device: int
     inode: int
@@ -121,10 +113,7 @@ class Disk(Protocol):
 
 
 def sync_call(system: Any = os, control: Any = fcntl) -> Callable[[int], object]:
-    """Return the strongest cheap sync of a descriptor that there is here.
-
-    The ``fsync`` of macOS does not reach the medium.
-    """
+    """The ``fsync`` of macOS does not reach the medium."""
     full: int | None = getattr(control, "F_FULLFSYNC", None)
     if full is not None:
         return lambda descriptor: control.fcntl(descriptor, full)
@@ -228,9 +217,7 @@ class OSDisk:
             raise
 
     def _sync_above(self, path: str, top: str) -> None:
-        """Make the names of a directory and of those above it durable, up to ``top`` or another
-        disk, or to one that this user may not read, since no process of his made it.
-        """
+        """Up to ``top``, another disk, or one closed to this user, which no process of his made."""
         device = os.stat(path).st_dev
         while path != top and (parent := os.path.dirname(path)) != path:
             if os.stat(parent).st_dev != device:
@@ -269,9 +256,7 @@ class OSDisk:
             os.close(descriptor)
 
     def lock(self, path: str, busy: str, *, used: bool = False) -> Callable[[], None]:
-        """See :class:`Disk`.  The text of the file names it, too: a copy, and one that was made
-        anew, are no one's yet.
-        """
+        """Its text names the file: a copy, and one that was made anew, are no one's yet."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, self._file_mode)
         try:
             self._take(descriptor, path, busy, used)
@@ -339,7 +324,7 @@ SHARED_DISK: Disk = OSDisk(shared=True)
 
 
 def exists(disk: Disk, path: str) -> bool:
-    """Return whether there is something at ``path``; raise OSError when that cannot be seen."""
+    """Raise OSError when that cannot be seen."""
     try:
         disk.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -348,9 +333,7 @@ def exists(disk: Disk, path: str) -> bool:
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:
-    """Return the bytes of a small file, None if there is none; OSError for one that cannot be read
-    now.
-    """
+    """None if there is no such file; OSError for one that cannot be read now."""
     try:
         opened = disk.open(path)
     except FileNotFoundError:

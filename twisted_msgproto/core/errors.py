@@ -185,9 +185,7 @@ def age(seconds: float) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` on one line for a terminal or a log: what a peer has chosen must not move the
-    cursor, end the line or turn the writing round.
-    """
+    """On one line: what a peer has chosen must not move the cursor, or turn the writing round."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -53,9 +53,7 @@ A_SIZE: Final = "a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB o
 
 
 def read_size(text: str) -> int:
-    """Return the bytes of a size like ``65536``, ``64KiB`` or ``10GB``; ValueError for another
-    text.
-    """
+    """``65536``, ``64KiB`` or ``10GB`` in bytes; ValueError for another text."""
     match = SIZE.fullmatch(text.strip())
     unit = None if match is None else SIZES.get(match[2].lower())
     if match is None or unit is None:
@@ -73,9 +71,7 @@ A_DURATION: Final = "a number of seconds, or a duration like 500ms, 10s or 2m"
 
 
 def read_seconds(text: str) -> float:
-    """Return the seconds of ``500ms``, ``10s``, ``2 minutes`` or a bare number, or raise
-    ValueError.
-    """
+    """``500ms``, ``10s``, ``2 minutes`` or a bare number; ValueError for another text."""
     match = DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{A_DURATION}, is expected, not {text!r}")

@@ -67,9 +67,7 @@ def absolute(path: str) -> Path:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return a file's tables; ConfigurationError, without the path, if they cannot be read, or have
-    a NUL.
-    """
+    """ConfigurationError, without the path, if they cannot be read, or have a NUL."""
     try:
         tables = tomllib.loads(path.read_text(encoding=EDITED))
         _refuse_nul(tables)
@@ -101,10 +99,9 @@ def _refuse_nul(value: object) -> None:
 
 
 def import_object(name: str) -> tuple[ModuleType, object]:
-    """Import MODULE and return it with what it calls NAME; the working directory is searched, too.
+    """Return NAME (also ``Servers.main``) of MODULE, which may be in the working directory.
 
-    NAME may have dots (``my.app:Servers.main``).  Raises ConfigurationError, one line without
-    ``name`` in front, when there is no such thing or importing it fails.
+    ConfigurationError, one line without ``name`` in front, where that fails.
     """
     module_name, colon, path = name.partition(":")
     if not (module_name and colon and path):

@@ -31,9 +31,7 @@ FIELD_MAX: Final = 1000
 def json_line(
     seconds: float, level: str, source: str, text: str, fields: Mapping[str, Any] | None = None
 ) -> str:
-    """Return one line, without its end; ``seconds`` since 1970-01-01 UTC.  What is None is left
-    out.
-    """
+    """Without its end; ``seconds`` since 1970 UTC.  What is None is left out."""
     moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
     line: dict[str, Any] = dict(zip(FIXED, (moment[:-6] + "Z", level, source, text), strict=True))
     for name, value in (fields or {}).items():

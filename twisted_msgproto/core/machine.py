@@ -60,12 +60,7 @@ class IllegalTransition(Exception):
 
 
 class Machine(Generic[S]):
-    """A state, and the table of where each event leads.
-
-    Attributes:
-        table: the transitions; shared by all machines of a kind, never changed.
-        state: where this machine stands now.
-    """
+    """A state, and the table of where each event leads, which all of a kind share."""
 
     __slots__ = ("state", "table")
 
@@ -156,9 +151,7 @@ class SendWindow(Generic[M]):
         flights.update(zip(sequences, messages, strict=True))
 
     def acknowledge_up_to(self, sequence: int) -> list[M] | None:
-        """Release every message up to ``sequence``, oldest first; None, and nothing, if it is not
-        in flight.
-        """
+        """Oldest first; None, and nothing is released, if ``sequence`` is not in flight."""
         flights = self._flights
         if sequence not in flights:
             return None

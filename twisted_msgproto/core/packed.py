@@ -21,9 +21,7 @@ FORM: Final = 3
 
 
 def compiled(module: str, form: int) -> Any:
-    """Return the compiled ``module``, or None if Python's form has to do the work: its ``FORM`` is
-    another if another version has left it behind.
-    """
+    """None if Python's form has to work: another version has left its ``FORM`` behind."""
     try:
         found = import_module(module)
     except ImportError:  # pragma: no cover - the tests run both forms where it was built
@@ -39,10 +37,7 @@ V = TypeVar("V")
 
 
 def spans_python(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return the bounds of ``pieces`` as they stand in memory, and all their bytes.
-
-    Raises TypeError for something other than bytes, and OverflowError beyond 31 bits.
-    """
+    """TypeError for something other than bytes, OverflowError beyond 31 bits."""
     bounds = [*accumulate(map(len, pieces), initial=0)]
     try:
         written = struct.pack(f"{len(bounds)}i", *bounds)

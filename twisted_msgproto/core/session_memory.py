@@ -43,9 +43,7 @@ def table_bytes(texts: Mapping[str, str]) -> int:
 
 
 class SessionMemory:
-    """What all sessions of a process keep; up to 12,000 keep at most twice ``limit``, and each
-    :data:`SMALL_BYTES`.
-    """
+    """Up to 12,000 sessions keep at most twice ``limit``, and each :data:`SMALL_BYTES`."""
 
     def __init__(self, limit: float = inf) -> None:
         self.limit: float = limit
@@ -104,8 +102,6 @@ class MemoryShare:
                 every.sessions -= 1
 
     def clear(self) -> None:
-        """Keep nothing more; what those still add or remove who hear late of the end counts
-        nowhere.
-        """
+        """What those still add or remove who hear late of the end counts nowhere."""
         self.remove(self.nbytes)
         self._every = SessionMemory()

@@ -46,10 +46,9 @@ def parse_json(
 ) -> Any:
     """Return the value of a JSON text, given as bytes in UTF-8 or already decoded.
 
-    Raises NotJson, or JsonRefused for what is above ``bytes_max`` (of decoded text: characters) or
-    ``depth_max``, has more objects and arrays than ``containers_max``, a key twice, an integer of
-    more than :data:`INTEGER_DIGITS_MAX` digits, a number too large for a float, or a lone
-    surrogate.
+    Raises NotJson, or JsonRefused above the bounds (``bytes_max`` of decoded text: characters) and
+    for a key twice, an integer of more than :data:`INTEGER_DIGITS_MAX` digits, a number too large
+    for a float, or a lone surrogate.
 
     Objects and arrays take most of the time: a megabyte of nothing else takes a tenth of a second,
     a megabyte with 10,000 of them and otherwise numbers or texts a fifth of that.
@@ -75,11 +74,10 @@ def parse_json(
 
 
 def check_json(data: bytes, depth_max: int = CHECKED_DEPTH_MAX) -> None:
-    """Check that bytes are a JSON text that another program can read.
+    """Numbers may have any size and keys may stand twice: that is JSON.
 
-    Numbers may have any size and keys may stand twice: that is JSON.  Raises NotJson for what is
-    none, JsonRefused for what is deeper than ``depth_max``.  A megabyte of nothing but brackets
-    takes up to a fifth of a second.
+    Raises NotJson, or JsonRefused for what is deeper than ``depth_max``.  A megabyte of nothing
+    but brackets takes up to a fifth of a second.
     """
     try:
         text = data.decode("utf-8")
@@ -104,9 +102,7 @@ def _check_brackets(text: str, depth_max: int, containers_max: int | None = None
 
 
 def _has_long_integer(text: str) -> bool:
-    """Return whether more digits stand in a row than an integer may have, even in a string: such a
-    row covers at least one of the places that are looked at.
-    """
+    """Even in a string: such a row covers at least one of the places that are looked at."""
     step = INTEGER_DIGITS_MAX
     for place in range(step, len(text), step):
         if text[place] in _DIGITS:

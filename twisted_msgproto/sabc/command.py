@@ -75,10 +75,7 @@ def encode(line: bytes, options: SendOptions) -> bytes:
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
-    """A request for each message; its answer is the acknowledgement.
-
-    The first request that fails ends it.
-    """
+    """The answer to a request is its acknowledgement; the first request that fails ends it."""
     session = await _connected(reactor, options)
     window = min(options.window or WINDOW, session.link.machine.room)
 
@@ -96,7 +93,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
 async def call(
     reactor: Any, options: SendOptions, request: str, arguments: list[str]
 ) -> tuple[str, bool]:
-    """Send ``request`` as the body of one request; its answer as JSON, and True.
+    """Its answer as JSON, and True.
 
     The answer's ``body`` is its value where it is JSON, else its text, else ``body_base64``;
     ``fields`` are its headers.

@@ -53,14 +53,10 @@ class ConnectReceived:
 
 @dataclass(slots=True)
 class SessionGranted:
-    """The server's yes to CONNECT (``SA-09``).
-
-    ``expires`` is when the session ends at the latest, in seconds since 1970-01-01 UTC (``SA-11``);
-    None: no time is set, or what the server wrote is no date.
-    """
+    """The server's yes to CONNECT (``SA-09``)."""
 
     session_id: str = field(repr=False)
-    expires: float | None
+    expires: float | None  # seconds since 1970 UTC (``SA-11``); None: not set, or no date
     headers: Mapping[str, str]
 
 
@@ -76,20 +72,18 @@ class ConnectRefused:
 class MessagesReceived:
     """Originals that arrived, in columns (``SA-14`` … ``SA-19``).
 
-    ``kind`` is ``request`` (each is to be answered with ``answer``, ``fail`` or ``acknowledge``) or
-    ``send-only`` (say ``settle(count)`` when they are dealt with).  ``truncated``: which were cut
-    (``SA-22``).  ``nbytes`` are those of the bodies; ``weight`` is what ids and
-    headers count beside.  ``position`` is for ``made_safe`` and ``not_safe``.
+    Of the kind ``request`` each is to be answered with ``answer``, ``fail`` or ``acknowledge``; say
+    ``settle(count)`` when the ``send-only`` are dealt with.
     """
 
     kind: str
     ids: list[str]
     fields: list[Mapping[str, str]]
     bodies: list[bytes]
-    truncated: list[bool]
-    nbytes: int
-    weight: int = field(default=0, compare=False)
-    position: int = field(default=0, compare=False)
+    truncated: list[bool]  # which were cut (``SA-22``)
+    nbytes: int  # of the bodies
+    weight: int = field(default=0, compare=False)  # what ids and headers count beside
+    position: int = field(default=0, compare=False)  # for ``made_safe`` and ``not_safe``
     batch: object = field(default=None, compare=False, repr=False)
     """What the caller has made of it, for when it is safe."""
 

@@ -60,10 +60,7 @@ class RemoteError(CallFailed):
 
 
 def parse(text: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises NotJson, also for JSON that nobody should accept: see :func:`.parse_json`.
-    """
+    """Raises NotJson, also for JSON that nobody should accept: see :func:`.parse_json`."""
     try:
         return parse_json(text, JSON_CHARACTERS_MAX, containers_max=JSON_CONTAINERS_MAX)
     except JsonRefused as error:
@@ -353,17 +350,10 @@ class Remote:
 
 
 class Feed:
-    """One name: the topics that subscribed to it, and the updates that wait for their turn.
-
-    All subscribers get all updates in one order.  One who comes while an update is sent gets the
-    next.
-
-    Attributes:
-        topics: the subscribers' topics, in the order in which they came.
-    """
+    """All subscribers get all updates in one order; who comes while one is sent gets the next."""
 
     def __init__(self) -> None:
-        self.topics: dict[Topic, None] = {}
+        self.topics: dict[Topic, None] = {}  # the subscribers', as they came
         self._updates: OrderedDict[Deferred[int], str] = OrderedDict()
         self._rest: Iterator[Topic] | None = None  # who has not got the first update yet
         self._got = 0
@@ -373,7 +363,7 @@ class Feed:
         return bool(self._updates)
 
     def add(self, text: str) -> Deferred[int]:
-        """Let an update wait; the Deferred fires with how many subscribers got it.
+        """The Deferred fires with how many subscribers got it.
 
         It fails with what a topic raised (LimitExceeded for a text that is too large): then the
         subscribers after that one do not get the update.  Cancelling it withdraws an update that

@@ -108,10 +108,9 @@ def _payload(body: bytes, replace_invalid: bool) -> tuple[str, list[bytes]]:
 async def call(
     reactor: Any, options: SendOptions, method: str, arguments: list[str]
 ) -> tuple[str, bool]:
-    """Call one JSON method; its result as JSON, and whether there was such a method.
+    """Its result as JSON, and whether there was such a method; if not, what the server did instead.
 
-    If there was none, the text says what the server did instead.  An argument that is JSON is that
-    value, any other is text.
+    An argument that is JSON is that value, any other is text.
     """
     values: list[Any] = []
     for argument in arguments:

@@ -32,8 +32,6 @@ class DefaultServer(UmqServer):
 
 
 class DefaultServerFactory(UmqServerFactory):
-    """The maker of a :class:`DefaultServer` for each client that connects."""
-
     protocol: type[DefaultServer] = DefaultServer
     methods: MethodRegistry
 

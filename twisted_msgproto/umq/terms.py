@@ -158,11 +158,7 @@ Streamable = CallReceived | ResultReceived
 
 @dataclass(slots=True)
 class AttachmentsAnnounced:
-    """The news that ``message`` will have ``count`` attachments; it comes when they are there.
-
-    Call the machine's ``stream(message)`` now to have it at once, and then one
-    :class:`AttachmentArrived` for each.
-    """
+    """Call ``stream(message)`` to have it now, and then one AttachmentArrived for each."""
 
     message: Streamable
     count: int

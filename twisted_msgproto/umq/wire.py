@@ -89,11 +89,6 @@ BY_LETTER["!"] = Commands.CALL_ERROR  # of a later draft, and never written (``U
 
 @dataclass
 class Frame:
-    """One command.
-
-    ``id`` is the text as it came, ``attachments`` the number of binary messages that follow.
-    """
-
     command: Command
     id: str = ""
     payload: str = ""
@@ -101,7 +96,6 @@ class Frame:
 
     @property
     def number(self) -> int:
-        """Return the id's value."""
         return number(self.id)
 
 
@@ -143,7 +137,6 @@ def coded(payload: str) -> tuple[int | None, str]:
 
 
 def encode(command: Command, id: str = "", payload: str = "", attachments: int = 0) -> str:
-    """Return the text message of one command."""
     text = f"{command.letter}{id}:{payload}"
     return f"A{base36(attachments)}:{text}" if attachments else text
 

@@ -34,11 +34,7 @@ class Opened(NamedTuple):
 
 
 def head(form: str, name: QueueName) -> bytes:
-    """Return the head of the envelopes of messages for the queue ``name``.
-
-    What stands behind it is in the bytes of the protocol ``form``.  ValueError for a name above
-    65535 bytes.
-    """
+    """ValueError for a name above 65535 bytes."""
     texts = [text.encode("utf-8", "surrogateescape") for text in (form, *name)]
     sizes = list(map(len, texts))
     try:
@@ -49,7 +45,7 @@ def head(form: str, name: QueueName) -> bytes:
 
 
 def head_of(envelope: bytes) -> bytes:
-    """Return the head of an envelope; ValueError for what is none."""
+    """ValueError for what is no envelope."""
     if len(envelope) < _HEAD.size or envelope[0] != VERSION:
         raise ValueError("this is no envelope of version 1")
     _, _, nbytes, _, _ = _HEAD.unpack_from(envelope)
@@ -57,7 +53,7 @@ def head_of(envelope: bytes) -> bytes:
 
 
 def opened(envelope: bytes) -> Opened:
-    """Return what an envelope says; ValueError for what is none."""
+    """ValueError for what is no envelope."""
     nbytes = len(head_of(envelope))
     _, form, whole, space, name = _HEAD.unpack_from(envelope)
     if not nbytes == whole == _HEAD.size + form + space + name:

@@ -42,9 +42,6 @@ class Broker:
 
     Waiting messages of a queue are delivered in the order of their ids, each to one consumer, in
     turn among consumers that have room.  A message that comes back keeps its id, so it comes first.
-
-    Attributes:
-        store: the queues, and what is in them.
     """
 
     def __init__(
@@ -55,9 +52,8 @@ class Broker:
         when_full: str = WAIT,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``limits`` has at least :data:`.LIMITS`; their defaults where it is None.
+        """``durable``: messages can be read back, so not every body needs to stay in memory.
 
-        ``durable`` says that messages can be read back, so not every body needs to stay in memory.
         ``when_full`` is one of :data:`.WHEN_FULL`; ValueError for another.  ``changed`` is called
         at the end of every verb, of the store as well.
         """
@@ -82,11 +78,10 @@ class Broker:
     # ── publishers ──────────────────────────────────────────────────────────────────────────────
 
     def publish(self, name: QueueName, messages: Sequence[QueuedMessage], now: float) -> None:
-        """Add messages to a queue, in the order of their ids, and deliver what can be.
+        """Messages of one call arrived in the same second; their ids ascend.
 
-        The messages of one call arrived in the same second.  They are kept whatever the limits say;
-        ask :meth:`full` then, and let the senders to this queue wait.  A queue that was forgotten
-        meanwhile is made again.
+        They are kept whatever the limits say; ask ``store.full`` then, and let the senders wait.
+        A queue that was forgotten meanwhile is made again.
         """
         if not messages:
             return
@@ -134,11 +129,10 @@ class Broker:
         wants: Callable[[QueuedMessage], bool] | None = None,
         cost: Callable[[QueuedMessage], int] | None = None,
     ) -> None:
-        """Let ``consumer`` compete for the messages of a queue that ``wants`` lets pass.
+        """``cost`` is what one call of ``wants`` costs, in steps of about 0.1 µs.
 
-        ``cost`` is what one call of ``wants`` costs, in steps of about 0.1 µs.  A second
-        subscription of the same consumer replaces the first one.  Nothing is delivered before
-        :meth:`go_on`.  Raises TooManyQueues as :meth:`declare` does.
+        A second subscription of the same consumer replaces the first one.  Nothing is delivered
+        before :meth:`go_on`.  Raises TooManyQueues.
         """
         queue = self.store.needed(name, now)
         subscriber = self._subscribers.get(consumer)
@@ -150,10 +144,7 @@ class Broker:
         self._changed()
 
     def unsubscribe(self, consumer: Consumer, name: QueueName, now: float) -> bool:
-        """Deliver nothing more of this queue; what the consumer holds stays with it.
-
-        False if it was not subscribed.
-        """
+        """What the consumer holds stays with it; False if it was not subscribed."""
         subscriber, queue = self._subscribers.get(consumer), self.store.by_name.get(name)
         if subscriber is None or queue is None or queue not in subscriber.queues:
             return False
@@ -182,11 +173,7 @@ class Broker:
         self._deliver()
 
     def gone(self, consumer: Consumer, now: float, *, orderly: bool = False) -> None:
-        """Forget a consumer; what it holds goes back to the queue.
-
-        The messages that it has probably looked at have had a try then, unless it has said
-        goodbye (``orderly``).
-        """
+        """What it has probably looked at has had a try then, unless it leaves ``orderly``."""
         subscriber = self._subscribers.pop(consumer, None)
         if subscriber is not None:
             self._lose(subscriber, now, set() if orderly else subscriber.seen())
@@ -201,10 +188,7 @@ class Broker:
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
     def settle(self, consumer: Consumer, message_ids: Iterable[int]) -> None:
-        """Note that ``consumer`` has acknowledged these ids: they are done with.
-
-        An id that it does not hold is counted, and nothing happens.
-        """
+        """An id that ``consumer`` does not hold is counted, and nothing happens."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             self._gone_astray(message_ids)
@@ -213,11 +197,7 @@ class Broker:
         self._ready(subscriber)
 
     def reject(self, consumer: Consumer, message_ids: Iterable[int], *, requeue: bool) -> None:
-        """Note that ``consumer`` has rejected these ids.
-
-        With ``requeue`` they go back, and have had a try; else they are done with.  An id that it
-        does not hold is counted, and nothing happens.
-        """
+        """With ``requeue`` they go back, and have had a try; else they are done with."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             self._gone_astray(message_ids)
@@ -394,10 +374,7 @@ class Broker:
             self._make_room(len(hands))
 
     def _make_room(self, least: int) -> None:
-        """Send away what consumers hold: of ``least`` of them, and of more above the limit.
-
-        A consumer that acknowledges nothing would fill the memory else.
-        """
+        """Of ``least`` consumers, and of more above the limit: some may acknowledge nothing."""
         carrying, memory = self._carrying, self.store.memory
         while carrying and (least > 0 or not memory.has_room):
             least -= 1

@@ -77,9 +77,6 @@ class MessageTable:
 
     What leaves from the front and what comes at the end costs no more where there are more of
     them.  Many rows are a list of columns: their ids, and then the numbers of each.
-
-    Attributes:
-        count: how many ids are here; to ask for it is cheaper than for the length.
     """
 
     __slots__ = ("_chunks", "_codes", "count")
@@ -88,7 +85,7 @@ class MessageTable:
         """``codes`` has the type code of each column, :data:`SMALL` or :data:`LARGE`."""
         self._codes = codes
         self._chunks: list[_Chunk] = []  # none of them is empty
-        self.count: int = 0
+        self.count: int = 0  # cheaper to ask for than the length
 
     def __len__(self) -> int:
         return self.count
@@ -156,7 +153,6 @@ class MessageTable:
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
     def insert(self, message_id: int, *numbers: int) -> None:
-        """Add a row, in the place of the one that is there."""
         chunks = self._chunks
         index = bisect_right(chunks, message_id, key=_base) - 1
         if index < 0:
@@ -266,7 +262,7 @@ class MessageTable:
                 del chunks[index]
 
     def discard(self, message_ids: Sequence[int]) -> None:
-        """Remove those of some ids that are here; they come in any order."""
+        """The ids come in any order."""
         if self.count < len(message_ids):  # mostly one, again and again, beside many others
             here = [message_id for columns in self.columns() for message_id in columns[0]]
             message_ids = [*set(message_ids).intersection(here)]

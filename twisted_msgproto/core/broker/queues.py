@@ -66,10 +66,7 @@ class Memory:
 
 
 class Wish(NamedTuple):
-    """What a consumer wants of a queue; ``wants`` is None: everything.
-
-    ``cost`` tells what a call of ``wants`` costs, in steps of about 0.1 µs; None: one step.
-    """
+    """``wants`` is None: everything; ``cost`` of a call in steps of about 0.1 µs, None: one."""
 
     wants: Callable[[QueuedMessage], bool] | None = None
     cost: Callable[[QueuedMessage], int] | None = None
@@ -95,8 +92,8 @@ class Subscriber:
     def seen(self) -> set[int]:
         """Return the ids that it has probably looked at.
 
-        These are the messages delivered before the latest one that it acknowledged or rejected, and
-        the one after: it was busy with that.  What is behind was fetched ahead.
+        Delivered before the latest one that it acknowledged or rejected, and the one after: it was
+        busy with that.  What is behind was fetched ahead.
         """
         message_ids = set()
         for message_id, batch in self.unsettled.items():
@@ -362,10 +359,7 @@ def room_for(queue: BrokerQueue) -> int:
 def deal(
     messages: Sequence[QueuedMessage], rooms: Sequence[int]
 ) -> Sequence[Sequence[QueuedMessage]]:
-    """Deal messages one by one, in turn, to as many hands as there are rooms; none gets more.
-
-    ``rooms`` are above 0, and together not below the number of messages.
-    """
+    """Deal one by one, in turn; all ``rooms`` are above 0, and together enough."""
     if len(rooms) == 1:
         return [messages]
     hands: list[list[QueuedMessage]] = [[] for _ in rooms]

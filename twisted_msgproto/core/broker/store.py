@@ -56,15 +56,7 @@ AGED_MAX: Final = 1000
 
 
 class QueueStore:
-    """The messages of all queues, waiting or in flight.
-
-    Attributes:
-        awake: queues of which something may be deliverable, since they have changed.
-        calls: of those who waited for room, and have it.
-        counters: plain integers for metrics.
-        events: what happened since they were taken (:meth:`take_events`).
-        memory: how much of the messages is in memory.
-    """
+    """The messages of all queues, waiting or in flight."""
 
     def __init__(
         self,
@@ -75,9 +67,7 @@ class QueueStore:
         deliver: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
-        """The arguments are those of :class:`.Broker`; ``deliver`` is called at the end of what may
-        make something deliverable, ``changed`` at the end of all else that changes something.
-        """
+        """``deliver`` ends what may make something deliverable, ``changed`` all other changes."""
         if when_full not in WHEN_FULL:
             raise ValueError(f"a full queue does one of {', '.join(WHEN_FULL)}, not {when_full!r}")
         limits = Limits.of(LIMITS) if limits is None else limits
@@ -95,9 +85,10 @@ class QueueStore:
         self._counted = 0  # of them, without those of dead letters
         self._unclaimed: dict[str, float] = {}  # spaces → until when a search there is in vain
         self.events: list[Event] = []
+        # Something of these may be deliverable, since they have changed.
         self.awake: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._withholding: dict[BrokerQueue, None] = {}
-        self.calls: deque[Callable[[], None]] = deque()
+        self.calls: deque[Callable[[], None]] = deque()  # of those who waited, and have room
         self._idles: ManyDeadlines[QueueName] = ManyDeadlines()
         self._ages: ManyDeadlines[QueueName] = ManyDeadlines()
         # Queues that wait for room to have messages read back, in turn, and those that had it.
@@ -109,10 +100,9 @@ class QueueStore:
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
 
     def declare(self, name: QueueName, now: float, *, kept: bool = False) -> None:
-        """Let there be a queue; nothing happens if there is.
+        """``kept`` queues are never forgotten.
 
-        ``kept`` queues are never forgotten.  Raises TooManyQueues above ``broker-queues``; so call
-        it before anything to that queue is acknowledged.
+        Raises TooManyQueues; so call it before anything to that queue is acknowledged.
         """
         self.needed(name, now, kept=kept)
         self._changed()
@@ -167,12 +157,10 @@ class QueueStore:
         return True
 
     def reclaim(self, spaces: str, now: float) -> bool:
-        """Forget an empty queue that nobody has used for :data:`RECLAIM_SECONDS`, to have room for
-        another one; False if there is none.
+        """Forget the empty queue of ``spaces`` (what names begin with) that is unused longest.
 
-        ``spaces`` is what the name of its space begins with; of several it is the one that was used
-        longest ago.  A search in vain is not repeated for :data:`SEARCH_SECONDS`: it looks at every
-        queue, and a peer may ask again and again.
+        False if none is for :data:`RECLAIM_SECONDS`.  A search in vain is not repeated for
+        :data:`SEARCH_SECONDS`: it looks at every queue, and a peer may ask again and again.
         """
         if now < self._unclaimed.get(spaces, now):
             return False
@@ -201,9 +189,7 @@ class QueueStore:
     ) -> None:
         """Make a queue as it was before the process began, whatever the limits say.
 
-        ``message_ids`` ascend, and none of them is done with; ``arrived`` are whole seconds;
-        ``tries`` are those of messages that have had one.  This is for a durable broker, which asks
-        for the bodies when they are wanted.
+        ``message_ids`` ascend, and none of them is done with; ``arrived`` are whole seconds.
         """
         queue = self.by_name.get(name)
         if queue is None:
@@ -237,10 +223,7 @@ class QueueStore:
         return len(queue) > self._messages_max or queue.nbytes > self._bytes_max
 
     def full(self, name: QueueName) -> bool:
-        """Return whether the senders to this queue are to wait (:meth:`when_room`).
-
-        What is in flight counts as well.
-        """
+        """Return whether its senders are to wait; what is in flight counts as well."""
         queue = self.by_name.get(name)
         return queue is not None and self._over(queue) != ""
 
@@ -398,11 +381,7 @@ class QueueStore:
     def loaded(
         self, name: QueueName, messages: Iterable[QueuedMessage], unreadable: Iterable[int] = ()
     ) -> None:
-        """Put the messages that :class:`.Wanted` has asked for into memory, and deliver them.
-
-        ``unreadable`` ones are damaged: they are done with, and counted.  What is neither here
-        nor there is asked for again.
-        """
+        """``unreadable`` ones are done with; what is neither here nor there is asked for again."""
         queue = self.by_name.get(name)
         if queue is None or queue.loading is None:
             self._deliver()
@@ -426,8 +405,7 @@ class QueueStore:
         self._deliver()
 
     def read_on(self, has_room: Callable[[BrokerQueue], bool]) -> None:
-        """Ask for the bodies of the queues in line, as far as there is room in memory, for those
-        where a consumer ``has_room``.
+        """Ask for the bodies of the queues in line, where a consumer ``has_room``.
 
         What was read for others and cannot be delivered leaves the memory for that: it would stay
         there for as long as their consumers have no room.  Queues that are awake keep it: they are
@@ -487,10 +465,7 @@ class QueueStore:
         return [] if queue is None else queue.peek(count)
 
     def purge(self, name: QueueName, most: int) -> int:
-        """Drop at most ``most`` of the messages that wait, the oldest first; return their number.
-
-        Call it again in another turn until it returns 0.
-        """
+        """The oldest go first; call it again in another turn until it returns 0."""
         queue = self.by_name.get(name)
         purged = 0 if queue is None else self._drop_oldest(queue, most)
         self.counters.purged += purged
@@ -498,11 +473,9 @@ class QueueStore:
         return purged
 
     def requeue(self, name: QueueName, to: QueueName, most: int, now: float) -> int:
-        """Move at most ``most`` messages that wait in one queue to another; return their number.
+        """They keep their ids, and have had no tries.  Raises TooManyQueues.
 
-        They keep their ids, and have had no tries.  Mostly ``name`` is a queue of dead
-        letters.  Call it again in another turn until it returns 0.  Raises TooManyQueues as
-        :meth:`declare` does.
+        Call it again in another turn until it returns 0.
         """
         queue = self.by_name.get(name)
         if queue is None or name == to:

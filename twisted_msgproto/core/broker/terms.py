@@ -60,14 +60,8 @@ class TooManyQueues(LimitExceeded):
 
 
 class QueueName(NamedTuple):
-    """A queue: within its space each name is one queue.
-
-    ``space`` is ``"micromsg2"``, ``"mtl/VHOST/PROFILE"``, or the name of a shared space; ``name``
-    is the destination or the resource.
-    """
-
-    space: str
-    name: str
+    space: str  # ``micromsg2``, ``mtl/VHOST/PROFILE``, or the name of a shared space
+    name: str  # the destination or the resource: within its space it is one queue
 
     @property
     def dead(self) -> QueueName:
@@ -80,25 +74,13 @@ class QueueName(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage:
-    """One message of a queue, in memory.
-
-    Attributes:
-        message_id: its offset in the log, or a number in memory; each in a broker is another.
-        bytes: its weight (:func:`weight`), below 4 GiB.
-        envelope: what its protocol needs beside the body to make the message again.
-        body: the payload.
-        arrived: when it arrived, in seconds of the clock by which the broker is called.
-        tries: how many consumers were lost with it, or have rejected it.
-        again: True once it came back from a consumer.
-    """
-
-    message_id: int
-    nbytes: int
-    envelope: bytes
+    message_id: int  # its offset in the log, or a number; each in a broker is another
+    nbytes: int  # its weight, below 4 GiB
+    envelope: bytes  # what its protocol needs beside the body to make it again
     body: bytes
-    arrived: float
-    tries: int = 0
-    again: bool = False
+    arrived: float  # in seconds of the clock by which the broker is called
+    tries: int = 0  # how many consumers were lost with it, or have rejected it
+    again: bool = False  # it came back from a consumer
 
 
 def second(time: float) -> int:
@@ -114,17 +96,15 @@ class Consumer(Protocol):
     """What the broker needs of a connection; consumers are told apart by identity."""
 
     def room(self) -> int:
-        """Return how many messages it accepts now; 0 when it is full.
+        """0 when it is full: it is asked again after ``Broker.ready`` or an acknowledgement.
 
-        A full consumer is asked again after ``Broker.ready`` or one of its acknowledgements.
         Consumers without acknowledgements answer by the pressure of their transport.
         """
 
     def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
-        """Write messages, at most as many as there was room for.
+        """True: it will acknowledge or reject each of them by its id; False: they are done with.
 
-        True: it will acknowledge or reject each of them by its id.  False: nobody acknowledges
-        here, so they are done with.  An exception ends the consumer, and they go back.
+        An exception ends the consumer, and they go back.
         """
 
     def failed(self, error: Exception) -> None:
@@ -174,10 +154,7 @@ class Wanted:
 
 @dataclass(slots=True, frozen=True)
 class Moved:
-    """These messages of the queue ``name`` are in the queue ``to`` from now on.
-
-    They keep their ``tries`` as dead letters, and have none where somebody has moved them.
-    """
+    """Messages of ``name`` are in ``to`` now; as dead letters alone they keep their ``tries``."""
 
     name: QueueName
     to: QueueName
@@ -200,10 +177,7 @@ Event = Declared | Forgotten | Settled | Tried | Wanted | Moved | QueueFull
 
 
 class Waiting(NamedTuple):
-    """One waiting message; ``message`` is None when its body is not in memory.
-
-    ``arrived`` is in whole seconds, ``nbytes`` is its weight.
-    """
+    """``message`` is None when its body is not in memory; ``arrived`` is in whole seconds."""
 
     message_id: int
     nbytes: int
@@ -213,16 +187,12 @@ class Waiting(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """One queue: ``waiting`` and ``in_flight`` are messages, ``nbytes`` the weight of both.
-
-    ``oldest`` is when the oldest waiting message arrived, or None; ``tries`` are those of the
-    message that had most.
-    """
+    """``nbytes`` are those waiting and in flight; ``tries`` of the message that had most."""
 
     name: QueueName
     waiting: int
     in_flight: int
     nbytes: int
     consumers: int
-    oldest: float | None
+    oldest: float | None  # when it arrived, if any waits
     tries: int

@@ -65,30 +65,19 @@ from .sending import S, Speaker
 
 @dataclass(slots=True, eq=False)
 class Incoming:
-    """A message that is being received, or what is to be skipped of one.
+    """A message that is being received, or what is to be skipped of one."""
 
-    Attributes:
-        key: (is a response, id); None for an ERROR and for what carries no id.
-        id: the id to name in events.
-        size: bytes of all its frames so far, heads and end marks included (``SA-22``).
-        weight: what its headers so far occupy in memory beside, where more of it has to come.
-        cut: it is above the limit; what was kept is delivered when its true end has come.
-        muted: nothing of it is to be delivered (any more); it is read to its true end.
-        given_up: the rest of it did not come in time.
-        heard: when the last bytes of it came.
-    """
-
-    key: tuple[bool, str] | None
-    id: str | None
-    heard: float
+    key: tuple[bool, str] | None  # (is a response, id); None: an ERROR, or without an id
+    id: str | None  # to name in events
+    heard: float  # when the last bytes of it came
     fields: dict[str, str] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     send_only: bool = False
-    size: int = 0
-    weight: int = 0
-    cut: bool = False
-    muted: bool = False
-    given_up: bool = False
+    size: int = 0  # bytes of all its frames so far, heads and end marks included (``SA-22``)
+    weight: int = 0  # of its headers so far in memory, where more of it has to come
+    cut: bool = False  # above the limit: what was kept is delivered at its true end
+    muted: bool = False  # nothing of it is delivered (any more); it is read to its true end
+    given_up: bool = False  # the rest of it did not come in time
 
     @property
     def named(self) -> str | None:
@@ -129,11 +118,7 @@ _NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class Listener(Speaker[S]):
-    """The half that joins the peer's frames to messages, within bounds (``SA-01`` … ``SA-27``).
-
-    Attributes:
-        expires: when the session ends (seconds since 1970-01-01 UTC), or None (``SA-11``).
-    """
+    """The half that joins the peer's frames to messages, within bounds (``SA-01`` … ``SA-27``)."""
 
     __slots__ = (
         "_connect_seconds",
@@ -242,10 +227,7 @@ class Listener(Speaker[S]):
         )
 
     def _take_all(self, now: float, events: list[Event], count: int = 0) -> bool:
-        """Deal with requests in one frame each, if nothing else has come, all together.
-
-        ``count`` says how many frames there are, where that is known.  False: nothing is done.
-        """
+        """False, and nothing is done, if anything but requests in one frame each has come."""
         if not self._simple(now):
             return False
         unanswered = self._unanswered
@@ -454,10 +436,7 @@ class Listener(Speaker[S]):
             self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, incoming.named)
 
     def oversized(self) -> list[Event]:
-        """More than twice the limit comes in one WebSocket message: ERROR, and no more (``SA-22``).
-
-        The rest of it is not read.
-        """
+        """What is more than twice the limit in one WebSocket message is not read (``SA-22``)."""
         events: list[Event] = []
         if not self.closed:
             self._fail(TOO_LARGE, _MORE_THAN_TWICE, events)
@@ -503,8 +482,8 @@ class Listener(Speaker[S]):
     def _suspend(self, incoming: Incoming, events: list[Event]) -> None:
         """A part is complete; keep its message until the next, unless too many wait already.
 
-        What is skipped has to be remembered as well, or its last part would pass for a message of
-        its own; so it has places of its own, as many again.
+        What is skipped has places of its own, as many again, or its last part would pass for a
+        message of its own.
         """
         key = incoming.key
         if key is None or key in self._unfinished:
@@ -629,10 +608,7 @@ class Listener(Speaker[S]):
         return []
 
     def not_safe(self, position: int, now: float) -> list[Event]:
-        """The messages of this event never will be safe: requests fail, the session ends (SA-16).
-
-        Going on would leave a gap in what is stored of this session.
-        """
+        """Requests fail, the session ends: what is stored of it would have a gap (``SA-16``)."""
         event = self._answered_by_sink(position)
         if event.kind == REQUEST:
             for id in event.ids:
@@ -642,10 +618,7 @@ class Listener(Speaker[S]):
         return []
 
     def forbid(self, position: int, text: str) -> None:
-        """Refuse the messages of this event, because the peer may not send them: 403 each.
-
-        The session goes on.
-        """
+        """403 for each message of this event, which the peer may not send."""
         event = self._answered_by_sink(position)
         if event.kind == SEND_ONLY:
             self.settle(len(event.ids))

@@ -46,13 +46,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     """The half with the verbs: requests, send-only, answers, errors (``SA-14`` … ``SA-24``).
 
     Inputs and outputs are bytes on a byte stream, and lists of frames on WebSocket.
-
-    Attributes:
-        lengths: both sides announced ``framing::length`` (``SA-26``).
-        message_bytes: a longer message is cut when it is read (``SA-22``).
-        taken_at: when the peer took something of ours last; the caller may say so, as a function of
-            ``now``.  The time of a request without a time of its own runs from there.
-        peer_bytes: the largest message that the peer has said it accepts, or None.
     """
 
     __slots__ = (
@@ -92,14 +85,14 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self.bounds: Bounds = Bounds.of(limits)
         self.part_bytes: int = limits.integer("part-bytes")
         self.message_bytes: int = limits.integer("message-bytes")
-        self.peer_bytes: int | None = None
+        self.peer_bytes: int | None = None  # the largest message that it says to accept
         self._unfinished_max = limits.integer("unfinished-messages")
         self._response_seconds = limits["response-seconds"]
         self._framed = framed  # WebSocket: frames come and go one by one
 
         self.counters = Counters()
         self.deadlines = Deadlines()
-        self.lengths: bool = False
+        self.lengths: bool = False  # both announced ``framing::length`` (``SA-26``)
 
         self._machine = Machine(self.TABLE, self._initial)
         self._out: list[bytes] = []
@@ -108,6 +101,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._unanswered: dict[str, bool] = {}  # the peer's requests by id: whether they were cut
         self._unsettled = 0  # send-only messages that the application works on
         self._pending: Pending[str, object] = Pending(limits.integer("outstanding-requests"))
+        # When the peer took something of ours last: requests without a time run from there.
         self.taken_at: Callable[[float], float] = _never
         self._number = 0
         self._sending = 0  # originals of ours whose last part was not sent
@@ -185,10 +179,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         return text
 
     def _send_message(self, lines: str, extra: str, body: bytes) -> None:
-        """Queue a message in as few frames as ``part_bytes`` allows (``SA-18``, ``SA-19``).
-
-        ``lines`` stand on every frame, ``extra`` on the first one only.
-        """
+        """``lines`` stand on every frame, ``extra`` on the first one only (``SA-18``)."""
         if len(body) <= self.part_bytes:
             if not self.lengths and wire.ends_early(body):
                 raise ValueError("without lengths a body cannot hold an end mark (SA-21)")
@@ -199,9 +190,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         outgoing.finish()
 
     def _send_whole(self, lines: str, extra: str, body: bytes, most: int | None = None) -> None:
-        """Do what ``_send_message`` does, but raise LimitExceeded above ``most`` bytes (None: those
-        that the peer will not cut, since acknowledged means complete), and queue nothing.
-        """
+        """LimitExceeded, and nothing queued, above ``most`` (None: what the peer will not cut)."""
         most = self.sent_bytes_max if most is None else most
         before = len(self._out)
         if len(body) <= most:
@@ -241,10 +230,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     ) -> str:
         """Send a message that wants an answer; return its id (``SA-14`` … ``SA-16``).
 
-        ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
-        ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
-        LimitExceeded when too many are outstanding or the peer does not accept a message of this
-        size, ValueError for headers and bodies that the framing cannot carry.
+        ``waiter`` comes back with the answer, or after ``seconds`` (None: ``response-seconds``)
+        without one.  Raises IllegalTransition outside of a session, LimitExceeded when too many are
+        outstanding or the peer does not accept this size, ValueError for what cannot be framed.
         """
         extra, id = self._original(headers, waiting=True)
         self._send_whole(f"{MSG_ID}::{id}\r\n", extra, body)
@@ -270,10 +258,10 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         headers: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> OutgoingMessage:
-        """Begin a message whose body comes in pieces; ``waiter`` None: it wants no answer.
+        """``waiter`` None: it wants no answer; the time for one runs from now.
 
-        The time for the answer runs from now.  Raises as ``request`` does, and LimitExceeded when
-        as many messages are open as a peer with the same limits would accept.
+        Raises as ``request`` does, and LimitExceeded when as many messages are open as a peer with
+        the same limits would accept.
         """
         extra, id = self._original(headers, waiting=waiter is not None)
         self._check_parts_room()
@@ -323,17 +311,14 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         return extra + (_TRUNCATED_LINE if truncated and TRUNCATED not in (headers or {}) else "")
 
     def open_answer(self, id: str, *, headers: Mapping[str, str] | None = None) -> OutgoingMessage:
-        """Begin the answer to the request ``id``, whose body comes in pieces (``SA-18``).
-
-        Raises as ``answer`` does, and LimitExceeded while ``parts_room`` is 0.
-        """
+        """Raises as ``answer`` does, and LimitExceeded while ``parts_room`` is 0 (``SA-18``)."""
         self._check_parts_room()
         extra = self._answer_lines(id, headers)
         self._sending += 1
         return OutgoingMessage(self, f"{REF_MSG_ID}::{id}\r\n", extra, id, answers=True)
 
     def answer_all(self, ids: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
-        """Answer many requests at once; the ids of those that want ``answer`` one by one.
+        """Return the ids of those that want ``answer`` one by one.
 
         Those are the cut ones, and bodies that need parts or do not fit the framing.
         """
@@ -425,10 +410,10 @@ _HEAD_BYTES = len("msg-more::yes\r\ncontent-length::1234567890\r\n\r\n")
 
 
 class OutgoingMessage:
-    """A message whose body is sent in parts (``SA-18``).
+    """The last part of the body is kept back until the next one comes (``SA-18``).
 
-    The last part is kept back until the next one comes, because only the last frame of a message
-    carries the end mark, and because without lengths no part may begin with NUL (``SA-21``).
+    Only the last frame of a message carries the end mark, and without lengths no part may begin
+    with NUL (``SA-21``).
     """
 
     def __init__(
@@ -440,7 +425,7 @@ class OutgoingMessage:
         *,
         answers: bool = False,
     ) -> None:
-        """Made by ``open_message`` and ``open_answer``; once ``finished`` no more is written."""
+        """Made by ``open_message`` and ``open_answer``."""
         self._side = side
         self._answers = answers
         self._lines = lines
@@ -455,10 +440,7 @@ class OutgoingMessage:
         self.finished: bool = False
 
     def check(self, nbytes: bytes) -> None:
-        """Raise ValueError if these bytes cannot be sent next (``SA-21``); nothing is sent then.
-
-        Raise LimitExceeded if the message would be larger with them than the peer accepts.
-        """
+        """ValueError (``SA-21``) or LimitExceeded if these cannot be sent next; nothing is sent."""
         side = self._side
         if self.id is not None:
             left = len(self._kept) + len(nbytes)
@@ -528,7 +510,7 @@ class OutgoingMessage:
                     side._look_drained()
 
     def abort(self) -> None:
-        """Never finish it: an error frame tells the peer where the framing can (``SA-20``).
+        """An error frame tells the peer where the framing can (``SA-20``).
 
         An answer is still owed then: ``fail`` sends it.  On a stream without lengths the peer drops
         what came after its own time (``SA-27``).

@@ -140,10 +140,7 @@ class Side(Listener[S]):
         return waiting
 
     def _unfinished_expired(self, now: float, events: list[Event]) -> None:
-        """Drop messages whose parts stopped coming (``SA-27``).
-
-        They are remembered, so that a late part does not pass for a message: see ``_full``.
-        """
+        """They are remembered, so that a late part does not pass for a message (``SA-27``)."""
         if self._paused:
             return
         for incoming in self._waiting():
@@ -183,8 +180,6 @@ class Side(Listener[S]):
 
 
 class Server(Side[Serving]):
-    """The accepting side."""
-
     __slots__ = ("_announced", "_attempts_left", "_authenticates")
 
     TABLE: ClassVar[Table[Any]] = SERVER
@@ -204,10 +199,8 @@ class Server(Side[Serving]):
         refuse_oversize: bool = False,
         unhooked: Container[str] = (),
     ) -> None:
-        """Make the server's side; ``limits`` holds at least :data:`SESSION_LIMITS`; their defaults
-        where it is None.
+        """``authenticates``: a client-id is needed (``SA-07``).  ``framed``: on WebSocket.
 
-        ``authenticates``: a client-id is needed (``SA-07``).  ``framed``: on WebSocket.
         ``lenient``: bare LF ends a line too (``SA-28``).  ``refuse_oversize``: a message above the
         limit is refused, not cut (``SA-22``).  ``unhooked``: kinds of messages that no hook
         processes: they are answered as soon as they are safe.
@@ -267,11 +260,10 @@ class Server(Side[Serving]):
         expires: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Grant the session (``SA-09``).
+        """``session_id``: at least 128 bits from a CSPRNG, as text without ``::`` (``SA-09``).
 
-        ``session_id``: at least 128 bits from a CSPRNG, as text without ``::``.  ``expires``:
-        seconds since 1970-01-01 UTC (``SA-11``).  ``headers``: an application's own.  Raises
-        IllegalTransition unless CONNECT waits, ValueError for headers as ``request`` does.
+        ``expires``: seconds since 1970-01-01 UTC (``SA-11``).  Raises IllegalTransition unless
+        CONNECT waits, ValueError for headers as ``request`` does.
         """
         own = {SESSION_ID: session_id}
         if expires is not None:
@@ -334,8 +326,6 @@ LEAVE_SECONDS: Final = 4.0
 
 
 class Client(Side[Connecting]):
-    """The connecting side."""
-
     __slots__ = ()
 
     TABLE: ClassVar[Table[Any]] = CLIENT
@@ -352,10 +342,7 @@ class Client(Side[Connecting]):
         now: float,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Ask for a session (``SA-07``, ``SA-08``).
-
-        Raises IllegalTransition unless IDLE, ValueError for what headers cannot carry.
-        """
+        """IllegalTransition unless IDLE, ValueError for headers (``SA-07``, ``SA-08``)."""
         own = {CLIENT_ID: client_id}
         if passcode is not None:
             own[CLIENT_PASSCODE] = passcode
@@ -418,10 +405,10 @@ class Client(Side[Connecting]):
         events.append(ConnectRefused(code, body.decode("utf-8", "replace")))
 
     def _connect_expired(self, now: float, events: list[Event]) -> None:
-        """Fail, on a byte stream without a word (``SA-27``).
+        """CONNECTED may be on its way; so fail on a byte stream without a word (``SA-27``).
 
-        CONNECTED may be on its way; an ERROR without the length that a server wants from then on
-        would pass for a fault of framing (``SA-26``).
+        An ERROR without the length that a server wants from then on would pass for a fault of
+        framing (``SA-26``).
         """
         if self._framed:
             super()._connect_expired(now, events)

@@ -124,10 +124,7 @@ def bytes_of(body: object) -> bytes:
 
 
 def parts_of(body: object) -> Iterator[bytes]:
-    """Return the parts of a body that is sent piece by piece; TypeError for what has none.
-
-    A mapping would send its keys.
-    """
+    """TypeError for what has none: a mapping would send its keys."""
     if isinstance(body, Iterable) and not isinstance(body, Mapping):
         return iter(body)
     kind = type(body).__name__
@@ -197,13 +194,6 @@ class Stream:
 
 
 class SabcLink(SessionLink):
-    """What connects a session of either side with its machine and its wire.
-
-    Attributes:
-        outputPaused: the peer does not read what we write.
-        streams: bodies that are sent in pieces, by who waits for their end.
-    """
-
     log: ClassVar[Logger] = log
     readsWhileDraining = True
     counted = CounterPaths.of(Counters)
@@ -213,7 +203,7 @@ class SabcLink(SessionLink):
     machine: Server | Client
 
     # What most sessions never change stands here: an idle one weighs less.
-    outputPaused: bool = False
+    outputPaused: bool = False  # the peer does not read what we write
     _leaves = False  # in order, because we want to
     _unanswered: Sequence[Any] = ()  # the waiters that the end has left
     _memory: MemoryShare | None = None
@@ -427,7 +417,7 @@ class SabcLink(SessionLink):
         self._settle()
 
     def _askAll(self, batch: MessageBatch) -> None:
-        """Let the application answer; answers that are there at once leave together.
+        """Answers that are there at once leave together.
 
         Requests may wait for their answers for long.  While all sessions keep too much, those of a
         session with more than its share are refused before the application hears of them.

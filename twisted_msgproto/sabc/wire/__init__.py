@@ -81,23 +81,18 @@ class Bounds:
 
 @dataclass(slots=True)
 class Frame:
-    """One frame; the subclass is the command.
-
-    ``final``: an end mark follows the body.  ``head_bytes`` and ``end_bytes`` are the bytes of
-    the head (to the blank line) and the end mark on the wire; 0 for frames that were made here.
-    ``headers`` may hold a passcode, so their values do not show in ``repr``.
-    """
+    """One frame; the subclass is the command."""
 
     command: ClassVar[str] = ""
     has_body: ClassVar[bool] = False
 
     headers: dict[str, str]
     body: bytes = b""
-    final: bool = True
-    head_bytes: int = 0
+    final: bool = True  # an end mark follows the body
+    head_bytes: int = 0  # on the wire, to the blank line; 0 for a frame made here, as the next
     end_bytes: int = 0
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # without the values of the headers: a passcode may be there
         return (
             f"{type(self).__name__}({sorted(self.headers)}, {len(self.body)} bytes,"
             f" final={self.final})"
@@ -156,8 +151,7 @@ COMMANDS: Final[Mapping[str, type[Frame]]] = {
 
 
 def header_line(key: str, value: str) -> str:
-    """Return the line ``key::value``; ValueError for what would not be read back as it is
-    (``SA-03``).
+    """ValueError for what would not be read back as it is (``SA-03``).
 
     A key is not empty, holds no ``::`` and does not end with a colon; a value holds no ``::``;
     CR, LF and NUL stand in neither, so that no value can start another header or frame.
@@ -175,10 +169,7 @@ def header_line(key: str, value: str) -> str:
 
 
 def encode_head(command: str, headers: Mapping[str, str], more: str = "") -> bytes:
-    """Return command, headers and the blank line as bytes; ``more``: lines that were made before.
-
-    Raises ValueError as :func:`header_line` does, and for text that UTF-8 cannot carry.
-    """
+    """``more``: lines that were made before.  ValueError, also for text that UTF-8 cannot carry."""
     lines = [header_line(key, value) for key, value in headers.items()]
     return "\r\n".join([command, *lines, f"{more}\r\n"]).encode()
 
@@ -189,11 +180,7 @@ def ends_early(body: bytes) -> bool:
 
 
 def part_start(body: bytes | bytearray, position: int) -> int:
-    """Return the first place at or after ``position`` where a part may begin without lengths
-    (``SA-21``).
-
-    A part that began with NUL (or CRLF NUL) would be read as an end mark.
-    """
+    """A part that began with NUL (or CRLF NUL) would be read as an end mark (``SA-21``)."""
     while position < len(body) and body.startswith((b"\0", b"\r\n\0"), position):
         position += 1
     return position
@@ -202,9 +189,8 @@ def part_start(body: bytes | bytearray, position: int) -> int:
 def leads_into_frame(body: bytes | bytearray, start: int, end: int, bounds: Bounds) -> bool:
     """Return whether a part that ends at ``end`` could run into the head of the frame behind it.
 
-    A reader without lengths takes the first command under which the header block is valid
-    (``SA-26``).  If the part ends with a command, headers and the beginning of another header, it
-    would be that command.
+    If it ends with a command, headers and the beginning of another header, it would be that
+    command: a reader without lengths takes the first under which the block is valid (``SA-26``).
     """
     tail = bytes(body[max(start, end - bounds.block_bytes - 32) : end])
     before, _, line = tail.rpartition(b"\n")
@@ -233,10 +219,7 @@ _REPEATED = ("header-repeated", "a header stands once")
 
 
 def quick_head(head: bytes, bounds: Bounds) -> tuple[type[Frame], dict[str, str]] | None:
-    """Return command and headers of a complete head without its blank line, CRLF throughout.
-
-    None if anything is unusual; the line reader of the decoder then finds out what.
-    """
+    """None if anything is unusual; the line reader of the decoder then finds out what."""
     try:
         command, *lines = head.decode().split("\r\n")
     except UnicodeDecodeError:

@@ -97,12 +97,6 @@ class Decoder:
     :class:`FrameOpened`, :class:`BodyContinued` and :class:`FrameClosed`.  Parts are multiples of
     ``part_bytes`` long, so that they depend on how much has come, not on how it came.  After a
     :class:`Fault` nothing more comes out.
-
-    The machine sets, while it reads:
-
-    Attributes:
-        lengths: both sides announced ``framing::length``.
-        session_id: the session's id; without one, ``msg-more`` has no next frame to look for.
     """
 
     def __init__(
@@ -115,6 +109,7 @@ class Decoder:
     ) -> None:
         """``lenient``: bare LF ends a line as well; ``framed``: what comes is one frame."""
         # Instances share the names of up to 30 attributes; with more a session weighs 1.2 KB more.
+        # The machine sets these two; without an id ``msg-more`` has no next frame to look for.
         self.lengths: bool = False
         self.session_id: str | None = None
         self._bounds = bounds = bounds or Bounds()
@@ -308,10 +303,7 @@ class Decoder:
         return start
 
     def _skip_blank_lines(self) -> int:
-        """Read over what a person types between two frames; the first byte of the next one.
-
-        A terminal sends an end mark with a line end behind it (``SA-28``).
-        """
+        """A terminal sends an end mark with a line end behind it (``SA-28``)."""
         buffer, start = self._buffer, self._start
         while start < len(buffer):
             byte = buffer[start]

@@ -46,18 +46,14 @@ QUEUE_BYTES: Final = 768
 
 @dataclass(slots=True)
 class Announcement:
-    """A message that waits: for its attachments, or for earlier messages of its key.
+    """A message that waits: for its attachments, or for earlier messages of its key."""
 
-    ``message`` is None once nobody wants it; ``missing`` slots are not filled yet.  ``streamed``:
-    the message was delivered before its attachments.
-    """
-
-    message: Ordered | None
-    missing: int
+    message: Ordered | None  # None once nobody wants it
+    missing: int  # slots that are not filled yet
     key: Key | None = None
     nbytes: int = 0
     filled: int = 0
-    streamed: bool = False
+    streamed: bool = False  # it was delivered before its attachments
 
 
 def _weight(message: Ordered) -> int:
@@ -69,18 +65,13 @@ def _weight(message: Ordered) -> int:
 
 
 class Incoming:
-    """The peer's announcements, oldest first, and the order of delivery.
-
-    Attributes:
-        nbytes: of messages that wait here, with the attachments that are there.
-        waiting: messages that wait here: for attachments or for an earlier message.
-    """
+    """The peer's announcements, oldest first, and the order of delivery."""
 
     def __init__(self) -> None:
         self.announcements: deque[Announcement] = NONE_WAIT
         self._queues: dict[Key, deque[Announcement]] = {}
-        self.nbytes: int = 0
-        self.waiting: int = 0
+        self.nbytes: int = 0  # of messages that wait here, with the attachments that are there
+        self.waiting: int = 0  # messages: for attachments or for an earlier message
 
     def __len__(self) -> int:
         return len(self.announcements)
@@ -175,14 +166,11 @@ class Incoming:
 
 
 class Slot:
-    """The place of an attachment of ours that comes later: pass it to a verb, then fill it.
-
-    ``body`` is None until it is filled; ``error`` is the text of a failure.
-    """
+    """The place of an attachment of ours that comes later: pass it to a verb, then fill it."""
 
     def __init__(self, body: bytes | None = None) -> None:
-        self.body = body
-        self.error: str | None = None
+        self.body = body  # None until it is filled
+        self.error: str | None = None  # the text of a failure
 
     @property
     def filled(self) -> bool:
@@ -209,13 +197,9 @@ def event_bytes(event: Event) -> int:
 
 @dataclass(slots=True)
 class PeerAttribute:
-    """The value of an attribute, with its attachments (``UM-15``).
-
-    ``nbytes`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
-    it occupies here.
-    """
+    """The value of an attribute, with its attachments (``UM-15``)."""
 
     value: str
     attachments: list[Attachment]
-    nbytes: int
-    weight: int
+    nbytes: int  # of name and value in UTF-8, and of the attachments
+    weight: int  # what it occupies here

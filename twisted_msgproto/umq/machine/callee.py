@@ -73,13 +73,7 @@ Action = Callable[[Any, Frame, list[Event]], None]
 
 
 class Callee(Connection[Sequence[Wire], list[Wire], Event]):
-    """Messages and their attachments, both ways, and the peer's calls until they are answered.
-
-    Attributes:
-        clock: the latest ``now`` the machine was told; set it before a verb when time has passed.
-        memory: what this side keeps for the peer: calls, topics, attributes.  Clear it
-            when the machine is dropped: until then even a closed one keeps them.
-    """
+    """Messages and their attachments, both ways, and the peer's calls until they are answered."""
 
     table: Table[Any]
     first_state: State
@@ -100,8 +94,9 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def __init__(self, limits: Limits | None, now: float, every: SessionMemory | None) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
+        # What this side keeps for the peer; even a closed machine keeps it until it is cleared.
         self.memory = MemoryShare(every)
-        self.clock = now
+        self.clock = now  # the latest that it was told; set it before a verb
         self._machine: Machine[Any] = Machine(self.table, self.first_state)
         self._out: list[Wire] = []
         self.deadlines = Deadlines()
@@ -303,8 +298,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def stream(self, message: Streamable) -> list[Event]:
         """Have ``message`` now and its attachments one by one (``UM-19``).
 
-        For a message that an AttachmentsAnnounced brought; nothing happens if it is complete.
-        Returns the events that this brings.
+        Nothing happens if it is complete.
         """
         events: list[Event] = []
         self._give_filled(self._incoming.stream(message), events)
@@ -359,10 +353,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
         return True
 
     def _weigh(self, message: CallReceived | CallbackReceived, events: list[Event]) -> bool:
-        """Let the attachments of a call weigh until it is answered (``UM-20``).
-
-        False if the process cannot keep them (then it is refused), or it was answered already.
-        """
+        """They count until it is answered; False if it was, or is refused for them (``UM-20``)."""
         attachments = message.attachments
         nbytes = attachments_bytes(attachments) + ATTACHMENT_BYTES * len(attachments)
         number = wire.number(message.id)
@@ -449,7 +440,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
             raise IllegalTransition(self._machine.state, Step.COMMAND_SENT)
 
     def check(self, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
-        """Raise what a verb would raise for this payload and these attachments; send nothing.
+        """Raise what a verb would raise; send nothing.
 
         LimitExceeded above the limits, UnicodeEncodeError for what is no text, TypeError for a
         payload that is no ``str`` and for what is no attachment.
@@ -472,7 +463,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def _send(
         self, command: Command, id: str, payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
-        """Queue a command and its attachments, or raise what ``check`` raises."""
+        """Raises what ``check`` raises."""
         if (
             attachments
             or not isinstance(payload, str)
@@ -503,10 +494,10 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
                 self._out.append(encode(Commands.ATTACHMENT_ERROR, "", slot.error or ""))
 
     def fill(self, slot: Slot, body: bytes) -> None:
-        """Fill a slot that was passed to a verb; the attachment is sent when its turn comes.
+        """The attachment is sent when its turn comes; a filled slot stays as it is.
 
         One above ``attachment-bytes`` is replaced by ``-`` and raises LimitExceeded, what is no
-        bytes TypeError.  A slot that is filled already stays as it is.
+        bytes TypeError.
         """
         if not isinstance(body, bytes):
             self.fill_error(slot, "the attachment is not available")
@@ -527,7 +518,7 @@ class Callee(Connection[Sequence[Wire], list[Wire], Event]):
     def fatal(self, code: int, text: str) -> None:
         """Say ``F`` as our last command, then close the WebSocket (``UM-08``).
 
-        In any state but closed, where it does nothing.  Of a text what cannot be sent is replaced.
+        Of a text what cannot be sent is replaced.
         """
         if not self.closed:
             said = (f"{code:d} " + text)[: self._characters_max]

@@ -85,13 +85,9 @@ class Peer(Callee):
     Serves ``UM-01`` … ``UM-05`` and ``UM-08`` … ``UM-20``.  Verbs raise IllegalTransition in a
     state where they cannot be, LimitExceeded (and send nothing) above our own limits, ValueError
     for what is not theirs to answer.
-
-    Attributes:
-        attributes: the peer's, by their names.
-        taken_at: when the peer took something of ours last; the caller may say so, as a function of
-            ``now``.  The time of a call without a time-out of its own runs from there.
     """
 
+    # When the peer took something of ours last: calls without a time-out run from there.
     taken_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
     _last_call = 0
     _last_callback = 0
@@ -101,10 +97,7 @@ class Peer(Callee):
     def __init__(
         self, limits: Limits | None = None, now: float = 0.0, *, every: SessionMemory | None = None
     ) -> None:
-        """``limits`` holds at least :data:`LIMITS`; the time for H and W runs from ``now``.
-
-        ``every`` bounds what the sessions of the process keep for their peers.
-        """
+        """``every`` bounds what the sessions of the process keep for their peers."""
         super().__init__(limits, now, every)
         self._pending: Pending[int, OwnCall] = Pending(self._limits.integer("own-calls"))
         self._callbacks: dict[int, None] = {}
@@ -161,11 +154,10 @@ class Peer(Callee):
         deadline: float | None = None,
         own: bool = True,
     ) -> int:
-        """Call the peer, or what it registered as ``callback``; return the call's number.
+        """Return the call's number; the answer's event carries ``waiter`` (``UM-09``, ``UM-11``).
 
-        The answer's event carries ``waiter`` (``UM-09``, ``UM-11``).  ``deadline`` is when
-        CallExpired comes instead; if it is not the call's ``own``, not before ``call-seconds`` have
-        passed in which the peer took nothing of ours.
+        CallExpired comes at ``deadline``; if that is not the call's ``own``, not before
+        ``call-seconds`` have passed in which the peer took nothing of ours.
         """
         self._sending()
         command = Commands.CALL
@@ -334,10 +326,7 @@ class Peer(Callee):
     # ── topics that the peer subscribed ───────────────────────────────────────────────────────────
 
     def open_topic(self, id: str) -> int:
-        """The peer subscribed and chose ``id``: publish to the topic that this returns.
-
-        ValueError for what is no id, or is a topic already (``UM-12``).
-        """
+        """ValueError for what is no id, or is a topic already (``UM-12``)."""
         self._sending()
         if not isinstance(id, str) or not id or not is_id(id):
             raise ValueError(f"{str(id)[:40]!r} is no topic id")
@@ -475,9 +464,7 @@ UNDECIDED: Final = "undecided"
 
 
 class Client(Peer):
-    """The side that connects: ``hello``, then ``accept`` after WelcomeReceived (``UM-06``,
-    ``UM-07``).
-    """
+    """``hello``, then ``accept`` after WelcomeReceived (``UM-06``, ``UM-07``)."""
 
     table = CLIENT
     first_state: ClientState = ClientState.START
@@ -486,7 +473,6 @@ class Client(Peer):
 
     @property
     def finished(self) -> bool:
-        """The machine is closed, or it was drained and no call waits on either side."""
         return self.closed or (super().finished and not self._pending)
 
     def hello(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:

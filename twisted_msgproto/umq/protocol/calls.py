@@ -221,18 +221,14 @@ class AttachmentStream:
 
 
 class Streams:
-    """The attachments of one session that come one by one, by the messages to which they belong.
-
-    ``nbytes`` are those that came and were not taken.
-    """
+    """The attachments of one session that come one by one, by the messages to which they belong."""
 
     def __init__(self, link: Any) -> None:
         self._link = link
         self._open: dict[int, tuple[object, AttachmentStream]] = {}
-        self.nbytes: int = 0
+        self.nbytes: int = 0  # that came and were not taken
 
     def announced(self, event: AttachmentsAnnounced) -> None:
-        """Have the attachments of ``event.message`` one by one from now on."""
         message = event.message
         stream = AttachmentStream(event.count, self._changed)
         self._open[id(message)] = message, stream
@@ -303,20 +299,16 @@ class PendingCall(Ticket[Reply]):
 
 
 class Calls:
-    """Our calls until they are answered, the peer's until we have answered, and its callbacks.
-
-    Attributes:
-        stores: what comes goes to the sink, or to a hook in its place.
-        gathered: what came in one read for it, in order: a kind, the events of that kind that came
-            one after the other, and those of them that are calls whose answers wait for the sink.
-    """
+    """Our calls until they are answered, the peer's until we have answered, and its callbacks."""
 
     def __init__(self, link: Any) -> None:
         kind: Any = type(link.protocol)
         self._link = link
         self._callbacks: dict[int, Callable[[Request], Any]] = {}
         self._seconds = link.factory.limits["call-seconds"]
+        # Of one read for the sink: a kind, its events in a row, the calls of them that wait.
         self.gathered: list[tuple[str, list[Any], list[Received]]] = []
+        # What comes goes to the sink, or to a hook in its place.
         self.stores: bool = (
             link.factory.sink is not None
             or kind.batchReceived is not SessionHooks.batchReceived
@@ -333,7 +325,7 @@ class Calls:
         streamed: bool,
         callback: int | None = None,
     ) -> Deferred[Reply]:
-        """Call the peer; raise one of UNSENT if that cannot be."""
+        """Raises one of UNSENT if that cannot be."""
         link = self._link
         now = link.standing()
         bodies: Sequence[bytes | Slot] = self.bodies(attachments) if attachments else ()
@@ -397,10 +389,7 @@ class Calls:
         return True
 
     def _authorise(self, event: Received) -> None:
-        """Raise Refused if the authoriser does not allow this call.
-
-        Callbacks are for who was given them, so nobody is asked about those.
-        """
+        """Callbacks are for who was given them, so nobody is asked about those."""
         link = self._link
         if not isinstance(event, CallReceived):
             return

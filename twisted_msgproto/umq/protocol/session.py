@@ -72,15 +72,9 @@ _REPLY_CODES: Final = (Code.FORMAT, Code.UNSUPPORTED_COMMAND)
 
 
 class UmqLink(SessionLink):
-    """What connects a session of either side with its machine and its wire.
+    """It serves the peer for one turn of the reactor at most.
 
-    It serves the peer for one turn of the reactor at most: one read may bring hundreds of calls,
-    each of which an application answers in a millisecond.
-
-    Attributes:
-        streams: attachments that are had one by one.
-        over: the peer reads too little of what we write.
-        leaving: an orderly end of ours waits for the answers to our calls.
+    One read may bring hundreds of calls, each of which an application answers in a millisecond.
     """
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.umq")
@@ -96,8 +90,8 @@ class UmqLink(SessionLink):
     wire: WebSocketWire
 
     # What most sessions never change stands here: an idle one weighs less.
-    over: bool = False
-    leaving: bool = False
+    over: bool = False  # the peer reads too little of what we write
+    leaving: bool = False  # in order, once our calls are answered
     _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait while it is over
     _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
     _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
@@ -131,7 +125,7 @@ class UmqLink(SessionLink):
         return now
 
     def standing(self) -> float:
-        """Do what ``time`` does; raise ConnectionClosed without a session."""
+        """Raise ConnectionClosed without a session; else as ``time``."""
         if not self.established:
             raise ConnectionClosed("there is no session")
         now = self.time()
@@ -217,7 +211,7 @@ class UmqLink(SessionLink):
 
     @property
     def owes(self) -> bool:
-        """As a link's; a call that waits for its answer is owed one, however late it comes."""
+        """A call that waits for its answer is owed one, however late it comes."""
         return super().owes or self.machine.calls_serving > 0
 
     def snapshot(self) -> dict[str, object]:
@@ -226,10 +220,10 @@ class UmqLink(SessionLink):
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 
     def received(self, inputs: Any) -> None:
-        """Follow the WebSocket messages of one read, one after the other, and then write once.
+        """What a message leads to happens before the machine sees the next.
 
-        What a message leads to happens before the machine sees the next: a call that is answered at
-        once is no longer pending then, and a topic that it opened can be unsubscribed.
+        A call that is answered at once is no longer pending then, and a topic that it opened can be
+        unsubscribed.
 
         A peer that makes us write what it does not read is not read either.  One that only says
         what it has to is read: otherwise both sides could wait for each other.
@@ -258,7 +252,7 @@ class UmqLink(SessionLink):
             self._follow(self.machine.oversized(self._now()))
 
     def _settle(self) -> None:
-        """Do what a link does; before that, everything gathered is delivered to the sink."""
+        """Before that, everything gathered is delivered to the sink."""
         if self._following:
             return
         gathered = self.calls.gathered
@@ -469,7 +463,7 @@ class PeerAttributes(Mapping[str, str]):
         return len(self._attributes)
 
     def attachments(self, name: str) -> list[Attachment]:
-        """Return the attachments that are part of the value; KeyError for what is not set."""
+        """KeyError for what is not set."""
         return self._attributes[name].attachments
 
 

@@ -321,21 +321,12 @@ class Subscription(Ending):
 
 
 class Topics:
-    """The topics of one session.
-
-    Attributes:
-        published: those that the peer subscribed here, by number.
-        subscribed: those that we subscribed, by number.
-        slow: those of which something waits for a subscriber that does not read.
-        waiting_bytes: what updates weigh that nobody has taken yet.
-    """
-
     def __init__(self, link: Any) -> None:
         self.link: Any = link
-        self.published: dict[int, Topic] = {}
+        self.published: dict[int, Topic] = {}  # that the peer subscribed here
         self.subscribed: dict[int, Subscription] = {}
-        self.slow: dict[Topic, None] = {}
-        self.waiting_bytes: int = 0
+        self.slow: dict[Topic, None] = {}  # something waits for a subscriber that does not read
+        self.waiting_bytes: int = 0  # of updates that nobody has taken yet
 
     def open(self, id: str) -> Topic:
         try:
