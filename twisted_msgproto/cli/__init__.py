@@ -94,7 +94,6 @@ class SubCommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def action(self, ctx: click.Context, name: str) -> str:
-        """Return the question whether an action of a sub-command was meant."""
         for one in OF_ACTIONS:
             group = self.get_command(ctx, one)
             if isinstance(group, click.Group) and name in group.commands:

@@ -51,11 +51,7 @@ START_SECONDS = 120.0
 """The gateway may need this long until it listens, and the bridge until it runs."""
 
 STILL_SECONDS = 600.0
-"""The demo ends in failure when nothing has moved for this long.
-
-A process that ends is seen at once; this is for one that hangs, and a machine with far more work
-than processors may keep Spark from its first batch for minutes.
-"""
+"""A process that hangs fails; a busy machine may keep Spark from its first batch for minutes."""
 
 LOOK_SECONDS = 0.2
 

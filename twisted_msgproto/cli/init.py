@@ -41,9 +41,7 @@ INSTANCE_UNIT = "msgproto-gateway@{}.service"
 BRIDGE_UNIT = "msgproto-bridge.service"
 
 OPEN_FILES = 65_536
-"""The gateway's unit allows this many open files: each connection needs one; systemd's default of
-1,024 is fewer than the 10,000 connections that a server admits.
-"""
+"""Each connection needs one: a server admits 10,000, and systemd's default is 1,024."""
 
 STOP_SECONDS = 15
 """systemd kills after this time: the gateway ends within 5 s, and the bridge ends its batch."""

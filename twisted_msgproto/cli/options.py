@@ -72,8 +72,6 @@ class Protocol(click.ParamType[str]):
 
 
 def whole(least: int, most: int | None = None) -> Read:
-    """Return the type of whole numbers from ``least`` on."""
-
     def read(text: str) -> int:
         number = int(text)
         if number < least or (most is not None and number > most):

@@ -28,9 +28,7 @@ from .rows import messages_of, row
 DAMAGED = 1
 """``verify`` ends with this exit status when something is damaged."""
 UNSEEN = 3
-"""``verify`` ends with this one when nothing is damaged as far as it could look, which is not far
-enough.
-"""
+"""The status of ``verify`` if nothing is damaged as far as it could look: not far enough."""
 
 
 run = group(__doc__)

@@ -335,7 +335,6 @@ def _erase(arguments: SimpleNamespace) -> int:
 
 
 def where_else(version: int, *, purged: bool) -> list[str]:
-    """Return where erased rows still are."""
     older = "the files which held them" + (" and were taken out before" if purged else "")
     return [
         f"{older}, until 'msgproto table vacuum' a day later",

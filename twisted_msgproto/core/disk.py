@@ -32,9 +32,7 @@ LOOK_S = 1.0
 """A writer checks this often that its files are where readers, and the next start, will find them.
 """
 LOST_LOCK_S = 2.5 * LOOK_S
-"""A start whose lock file of a queue is a new one waits for this long: who holds the one that was
-removed or replaced notices that, and stops.
-"""
+"""A start with a new lock file waits so long: who holds a removed one notices that, and stops."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 

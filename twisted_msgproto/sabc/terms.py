@@ -198,8 +198,6 @@ Event = (
 
 
 class Step:
-    """What leads on beside the peer's frames."""
-
     ACCEPTED = Own()  # the application's yes to a session
     REJECTED = Own()  # the application's no; the client may try again
     MESSAGE_SENT = Own()  # an original of ours: a request or a send-only message
@@ -215,8 +213,6 @@ class Step:
 
 
 class Serving(State):
-    """The states of a server."""
-
     AWAITING = auto()  # no CONNECT, or none that was accepted
     AUTHENTICATING = auto()  # CONNECT came; the application decides
     OPEN = auto()
@@ -251,8 +247,6 @@ SERVER: Final[Table[Serving]] = {
 
 
 class Connecting(State):
-    """The states of a client."""
-
     IDLE = auto()  # CONNECT not sent, or refused
     WAITING = auto()  # CONNECT sent
     OPEN = auto()
@@ -320,8 +314,6 @@ DRAIN_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class Counters:
-    """What a machine has seen, as plain integers."""
-
     requests: int = 0
     send_only: int = 0
     responses: int = 0

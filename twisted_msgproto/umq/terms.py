@@ -242,8 +242,6 @@ CLOSING_TOPICS: Final = 1024
 
 
 class Step:
-    """What leads on beside the peer's frames."""
-
     ATTACHMENT = Own()  # a binary message of the peer (``UM-01``)
     HELLO_SENT = Own()  # our ``H``
     HELLO_COMPLETED = Own()  # the last attachment of the peer's ``H``
@@ -255,8 +253,6 @@ class Step:
 
 
 class ClientState(State):
-    """The states of a client."""
-
     START = auto()
     AWAITING_WELCOME = auto()
     OPEN = auto()
@@ -264,8 +260,6 @@ class ClientState(State):
 
 
 class ServerState(State):
-    """The states of a server."""
-
     AWAITING_HELLO = auto()
     RECEIVING_HELLO = auto()  # H's attachments are on their way
     AUTHORISING = auto()  # the application decides between W and F
@@ -323,8 +317,6 @@ SERVER: Final[Table[ServerState]] = {
 
 @dataclass(slots=True)
 class Counters:
-    """What a machine has seen, as plain integers."""
-
     calls: int = 0
     calls_refused: int = 0
     results: int = 0

@@ -59,15 +59,11 @@ class UmqFault(Fault):
 
 
 class Command(Own):
-    """What a text message is, by its letter."""
-
     def __init__(self, letter: str) -> None:
         self.letter = letter
 
 
 class Commands:
-    """All of them."""
-
     ATTACHMENT_ERROR = Command("-")  # in the place of one attachment (``UM-04``)
     HELLO = Command("H")  # a client's first; the id is its version (``UM-06``)
     WELCOME = Command("W")  # the server's yes; the id is the version, possibly lowered (``UM-07``)

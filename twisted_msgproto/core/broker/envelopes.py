@@ -67,9 +67,7 @@ def opened(envelope: bytes) -> Opened:
 
 
 Fields = Mapping[str, Any]
-"""These are properties by name; the values are text, bool, int, float, Decimal, datetime, bytes,
-None, lists and mappings of these.
-"""
+"""The values are text, bool, int, float, Decimal, datetime, bytes, None, lists and mappings."""
 
 
 def writable(fields: Fields, write: Callable[[Fields], object]) -> dict[str, Any]:

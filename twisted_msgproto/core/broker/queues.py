@@ -289,9 +289,7 @@ Hands = Sequence[tuple[Subscriber, Sequence[QueuedMessage]]]
 """Who gets what; each has at least one message, and whoever gets the last one comes last."""
 
 Plan = tuple[int, Hands, Sequence[QueuedMessage], int]
-"""What becomes of the first messages: how many, who gets them, what nobody wants; and how many
-steps it was to plan and will be to deliver.
-"""
+"""Of how many messages, who gets them, what nobody wants, and the steps to plan and deliver."""
 
 
 class ConsumerRaised(Exception):

@@ -41,9 +41,7 @@ READ_BYTES: Final = 1 << 20
 """This much is read back for one queue at a time, or one message."""
 
 RECLAIM_SECONDS: Final = 60.0
-"""A queue that nobody has used for this long may be forgotten before ``queue-idle``, where its
-senders make it again by sending to it.
-"""
+"""A queue unused for this long may be forgotten, where sending to it makes it again."""
 
 SEARCH_SECONDS: Final = 1.0
 """After a search for an unused queue in vain, the next one is not made before this time."""

@@ -123,8 +123,6 @@ class Declared:
 
 @dataclass(slots=True, frozen=True)
 class Forgotten:
-    """An empty queue that nobody uses is gone."""
-
     name: QueueName
 
 

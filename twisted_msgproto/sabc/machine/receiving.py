@@ -1,5 +1,4 @@
-"""One half of an sABC machine listens: it turns bytes into frames, and frames into messages and
-answers.
+"""One half of an sABC machine listens: it turns bytes into messages and answers.
 
 :class:`Listener` adds it to :class:`.sending.Speaker` and is the base of the two roles in
 :mod:`.sides`.

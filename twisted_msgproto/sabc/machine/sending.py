@@ -126,7 +126,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def parts_room(self) -> int:
-        """Return how many messages more may be sent in parts at a time."""
         return self._unfinished_max - self._sending
 
     finished = closed

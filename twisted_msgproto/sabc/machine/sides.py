@@ -81,8 +81,6 @@ def _free(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Side(Listener[S]):
-    """What client and server share beside speaking and listening: time and the end."""
-
     __slots__ = ()
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────

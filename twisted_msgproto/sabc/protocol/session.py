@@ -287,7 +287,6 @@ class SabcLink(SessionLink):
         *,
         waiting: bool,
     ) -> Deferred[Response]:
-        """Send a body in pieces; ``waiting``: for an answer."""
         done: Ticket[Response] = Ticket(self.release)  # type: ignore[arg-type]  # it returns more than None
 
         def open_message(machine: Any, data: bytes) -> None:

@@ -139,7 +139,6 @@ class UmqLink(SessionLink):
             self.roomFor(sum(len(one) for one in pieces if isinstance(one, str | bytes)))
 
     def say(self, verb: Callable[[], None], *pieces: Any) -> Deferred[None]:
-        """Let ``verb`` tell the machine ``pieces``, which nobody answers."""
         try:
             self.standing()
             self.lookRoom(*pieces)
@@ -313,10 +312,7 @@ class UmqLink(SessionLink):
                 return
 
     def _onCallsSafe(self, event: CallsSafe) -> None:
-        """Serve the calls that are safe, as many as one turn has time for, in their order.
-
-        One read may bring a thousand, each to be sent on to a thousand subscribers.
-        """
+        """As many as one turn has time for: each of a thousand may go to a thousand subscribers."""
         if self._ready is not None:
             self._ready += event.calls
             return

@@ -283,7 +283,6 @@ class Subscription(Ending):
             self._starting.pop(0).callback(answer)
 
     def _drop(self, reason: str, failure: Exception | None) -> None:
-        """Say ``U`` if it lives, and end."""
         link = self._link
         if self.reason is None and link.machine.opened:
             link.time()
