@@ -316,6 +316,7 @@ def test_what_cannot_be_a_table_is_one_line(schema: st.StructType, text: str) ->
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        ("", "the batch failed: ValueError"),
         ("[X] boom\nat org.apache", "the batch failed: [X] boom"),
         (
             "An exception was thrown from the Python worker: "

@@ -265,7 +265,7 @@ class SparkRunner:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.context._gateway.proc.wait(END_SEEN_SECONDS)
         self.check()
-        text = str(error)
+        text = str(error) or type(error).__name__
         own = OWN_ERROR.search(text)
         told = own[1].strip() if own else f"the batch failed: {job_error(text)}"
         return TableError(f"{told}; Spark's log: {self.log}")
