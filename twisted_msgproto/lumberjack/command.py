@@ -50,10 +50,7 @@ UNBOUNDED: Final = 1 << 62
 
 
 def encode(line: bytes, options: SendOptions) -> bytes:
-    """Return the JSON document that stands for a line, or in version 1 the text of its pair.
-
-    ValueError for a line that is not UTF-8, unless ``options.replace_invalid``.
-    """
+    """Return a line's JSON document, or its text in version 1; ValueError if not UTF-8."""
     errors = "replace" if options.replace_invalid else "strict"
     try:
         text = line.decode("utf-8", errors)
@@ -79,10 +76,7 @@ def _event(message: bytes, options: SendOptions) -> Event:
 
 
 class _Sender(LumberjackShipper):
-    """A shipper that gives up when it never got an ack.
-
-    A reader that hangs up without a single ack is hardly one; after an ack it may be restarting.
-    """
+    """Gives up if it never got an ack: who hangs up so is no reader; later it may be restarting."""
 
     def __init__(
         self, reactor: Any, endpoints: list[Any], progress: Progress, **settings: Any
@@ -130,9 +124,7 @@ class _Sender(LumberjackShipper):
 
 
 def _endpoints(reactor: Any, options: SendOptions) -> list[Any]:
-    """Return the endpoint, and those of ``--host``: ``HOST:PORT`` as the endpoint, or endpoints
-    alike.
-    """
+    """Return the endpoint, and those of ``--host``: like it with ``HOST:PORT``, or endpoints."""
     texts = [options.endpoint]
     kind = options.endpoint.partition(":")[0]
     for host in options.hosts:
@@ -144,11 +136,7 @@ def _endpoints(reactor: Any, options: SendOptions) -> list[Any]:
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
-    """Send all ``messages``; returns when every one is acknowledged.
-
-    Raises ConfigurationError for options that make no sense here, and what ended the attempt when
-    it gives up: no host takes a connection in the first place, or acknowledges anything.
-    """
+    """Send all until acknowledged; raises ConfigurationError, or what made it give up."""
     window = WINDOW_DEFAULT if options.window is None else options.window
     sender = _Sender(
         reactor,

@@ -134,19 +134,12 @@ Event = bytes | Mapping[str, str]
 
 @dataclass(slots=True, eq=False)
 class PreparedBatch:
-    """Events that were submitted together, as they will stand in frames.
+    """Events that were submitted together, as they will stand in frames."""
 
-    Attributes:
-        payloads: documents, or encoded pairs; never changed.
-        bytes: the frames of all of them, not compressed.
-        token: the caller's own; whoever waits for the acknowledgement.
-        written: how many of the first are acknowledged or in flight.
-    """
-
-    payloads: Sequence[bytes]
-    nbytes: int
-    token: Any = None
-    written: int = 0
+    payloads: Sequence[bytes]  # documents, or encoded pairs; never changed
+    nbytes: int  # of their frames, not compressed
+    token: Any = None  # the caller's own
+    written: int = 0  # of the first, acknowledged or in flight
     acknowledged: int = 0
 
     @property

@@ -54,9 +54,7 @@ SUBSCRIPTION_BYTES: Final = 512
 """A subscription weighs this many bytes beside its destination and its filter."""
 
 PLACE_BYTES: Final = 8
-"""A subscriber keeps this many bytes for a message that waits for it; the message itself is shared
-with all others, and counted once.
-"""
+"""A subscriber keeps this for a message that waits for it; the message itself is shared."""
 
 PUSH_STEPS: Final = 200
 
@@ -69,15 +67,12 @@ LIMITS: Final = (
 
 
 class SubscriptionRefused(Exception):
-    """A SUBSCRIBE or UNSUBSCRIBE cannot be; ``code`` and text are for the ERROR.
-
-    ``crowded``: all sessions together keep too much, and this one more than its share.
-    """
+    """A SUBSCRIBE or UNSUBSCRIBE cannot be; ``code`` and text are for the ERROR."""
 
     def __init__(self, code: str, text: str, *, crowded: bool = False) -> None:
         super().__init__(text)
         self.code = code
-        self.crowded = crowded
+        self.crowded = crowded  # all sessions keep too much, and this one more than its share
 
 
 Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
@@ -105,33 +100,22 @@ def _weight(destination: str, chosen: Filter | None) -> int:
 
 
 class Subscriber:
-    """What the broker knows of one consumer; to queues it is the consumer.
-
-    Attributes:
-        filters: its subscriptions: destination → filter, or None for all messages.
-        waiting: messages of topics that it has no space for yet.
-        in_flight: number → message id, of a queue's message that it has not acknowledged.
-        kept: what its subscriptions and the entries of ``waiting`` weigh, counted with what other
-            sessions keep.
-    """
+    """What the broker knows of one consumer; to queues it is the consumer."""
 
     __slots__ = ("consumer", "filters", "in_flight", "kept", "waiting", "waiting_bytes")
 
     def __init__(self, consumer: Consumer, every: SessionMemory) -> None:
-        self.kept: MemoryShare = MemoryShare(every)
+        self.kept: MemoryShare = MemoryShare(every)  # for subscriptions and entries of ``waiting``
         self.consumer: Consumer = consumer
-        self.filters: dict[str, Filter | None] = {}
-        self.waiting: deque[Routed] = deque()
+        self.filters: dict[str, Filter | None] = {}  # by destination; None: all messages
+        self.waiting: deque[Routed] = deque()  # for space, of topics
         self.waiting_bytes: int = 0
-        self.in_flight: dict[int, int] = {}
+        self.in_flight: dict[int, int] = {}  # number → message id, of queues
 
     def choose(
         self, destination: str, messages: list[Routed], chosen: list[Routed]
     ) -> Iterator[int]:
-        """Add to ``chosen`` the ``messages`` to ``destination`` that its filter lets pass.
-
-        Yield the number of steps done since the last time.
-        """
+        """Add to ``chosen`` what its filter lets pass; yield the steps since the last time."""
         condition = self.filters.get(destination)
         if condition is None:
             if destination in self.filters:
@@ -175,12 +159,7 @@ class Subscriber:
 
 
 class Broker:
-    """All topics of one server, and knows its queues.
-
-    Attributes:
-        queues: the names of queues that take messages, by destination.
-        topics: the subscribers of each topic that has any.
-    """
+    """All topics of one server, and knows its queues."""
 
     def __init__(
         self,
@@ -190,11 +169,7 @@ class Broker:
         space: str = SPACE,
         every: SessionMemory | None = None,
     ) -> None:
-        """``queues`` has the queues of ``space``; ``kept`` are destinations that are queues from
-        the start; ``every`` counts what all sessions of the process keep.
-
-        ValueError for one of them that is a topic, or has the name of dead letters.
-        """
+        """``kept`` are queues from the start; ValueError for topics and names of dead letters."""
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
         self._served = queues
@@ -209,7 +184,7 @@ class Broker:
                 raise ValueError(f"{name} has the name of a queue's dead letters")
         self.queues: Mapping[str, QueueName] = queues.names(space)
         self._glance = Glance()
-        self.topics: dict[str, dict[Subscriber, None]] = {}
+        self.topics: dict[str, dict[Subscriber, None]] = {}  # those that have subscribers
         self._subscribers: dict[Consumer, Subscriber] = {}
         # What was published to topics and is not done yet, in order.
         self._publications: deque[Iterator[int]] = deque()

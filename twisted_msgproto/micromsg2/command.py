@@ -52,10 +52,7 @@ Choice = tuple[Offer, ...]
 
 
 def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
-    """Return what to require of the server, in the order in which it is tried.
-
-    ``also`` is required beside the acknowledgements.  Raises ConfigurationError for what cannot be.
-    """
+    """Return what to require of the server, in order, with ``also``; raises ConfigurationError."""
     if window > NUMBER_OF_ACKS_MAX:
         raise ConfigurationError(f"--window is at most {NUMBER_OF_ACKS_MAX}, not {window}")
     beside = tuple(map(Offer, also))
@@ -79,10 +76,7 @@ def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
 async def _connect(
     reactor: Any, options: ConnectOptions, choices: Sequence[Choice], protocol: type[Any]
 ) -> MicroMsg2Client:
-    """Return a client in a session with the first choice that the server agrees to.
-
-    Raises what the endpoint raises, and Refused or ConnectionClosed if it agrees to none.
-    """
+    """Return a client with the first choice that the server takes; Refused or ConnectionClosed."""
     for number, choice in enumerate(choices, start=1):
         made = MicroMsg2ClientFactory(
             proposal=Proposal(required=choice),
@@ -124,13 +118,9 @@ def _destination(options: ConnectOptions, properties: Mapping[str, Writable]) ->
 
 
 class _SenderLink(MicroMsg2ClientLink):
-    """A link that tells the progress of each message: one of a batch may be refused.
+    """A link that tells the progress of each message: one of a batch may be refused."""
 
-    Attributes:
-        objection: the server's first ERROR.
-    """
-
-    objection: Refused | None = None
+    objection: Refused | None = None  # the server's first ERROR
 
     def __init__(self, protocol: _Sender) -> None:
         super().__init__(protocol)

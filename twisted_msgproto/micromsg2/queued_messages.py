@@ -53,22 +53,15 @@ _NO_FIELD: Final = re.compile("[^a-z0-9-]")
 
 @dataclass(slots=True, eq=False)
 class Routed:
-    """One message for consumers; topics compare by ``order``, its order of arrival.
+    """One message for consumers."""
 
-    ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
-    ``nbytes`` is what they and the notes weigh.  ``notes`` are for annotating extensions (the type
-    of ``dotnet``), ``weight`` is what a condition that searches in a text costs with this message,
-    in steps.  ``properties`` are there until all filters have seen them, and it waits
-    for this number of ``waiters``.
-    """
-
-    order: int
-    frames: tuple[Unnumbered, ...]
-    nbytes: int
-    properties: Properties
-    notes: Mapping[str, str]
-    weight: int
-    waiters: int = 0
+    order: int  # of arrival; topics compare by it
+    frames: tuple[Unnumbered, ...]  # what every consumer gets, but for the numbers
+    nbytes: int  # of frames and notes
+    properties: Properties  # until all filters have seen them
+    notes: Mapping[str, str]  # for annotating extensions
+    weight: int  # steps of a condition that searches in a text
+    waiters: int = 0  # that it waits for
 
 
 _head: Final = lru_cache(4096)(partial(head, FORM))
@@ -80,10 +73,7 @@ def envelopes(
     texts: Sequence[bytes],
     notes: Sequence[Mapping[str, str]],
 ) -> list[bytes | None]:
-    """Return an envelope for each message whose destination is one of ``queues``, else None.
-
-    ``texts`` are the properties as they came; ``notes`` may be empty where there are none.
-    """
+    """Return an envelope for each message whose destination is one of ``queues``, else None."""
     made: list[bytes | None] = []
     last: tuple[str, bytes] | None = None
     envelope = b""
@@ -122,10 +112,9 @@ def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
 
 
 def routed(message: QueuedMessage, destination: str) -> Routed:
-    """Return a message of a queue as consumers get it; ValueError if its envelope makes no sense.
+    """Return a queue's message for consumers; ValueError if its envelope makes no sense.
 
-    ``destination`` is the queue that it is in now, perhaps of dead letters.  Nothing of this is
-    remembered with the message, which is counted with its own bytes only.
+    Nothing is remembered with the message, which is counted with its own bytes only.
     """
     text, *said = _pieces(_own(opened(message.envelope)))
     names = [name.decode("utf-8") for name in said]
@@ -153,10 +142,7 @@ def _properties(text: bytes) -> Properties:
 
 
 class Glance:
-    """Reads the properties of messages for filters, and remembers only those that it read last.
-
-    The filters of a queue look at one message after another, each of them at the same one.
-    """
+    """Reads properties for filters, and remembers the last: a queue's look at the same in turn."""
 
     def __init__(self) -> None:
         self._envelope: bytes | None = None

@@ -99,10 +99,7 @@ class QueueReader:
 
 
 def _given(name: QueueName, messages: Sequence[QueuedMessage]) -> list[tuple[Given, bytes]]:
-    """Return messages as contents, each with the properties that a reader gets.
-
-    Raises ValueError for an envelope that makes no sense.
-    """
+    """Return messages as contents for a reader; ValueError for an envelope that makes no sense."""
     head, found = head_for(name), []
     for message in messages:
         table = table_of(message, head)

@@ -92,11 +92,7 @@ async def _connect(
 
 
 def reachable(endpoint: str) -> str:
-    """Return ``endpoint``, for libzmq to connect to: it looks for an address of IPv4 alone, so a
-    name that has none is replaced by its address.
-
-    Raises DNSLookupError if nobody knows the host; libzmq would try for ever.
-    """
+    """Return it for libzmq, which looks for IPv4 alone, and for ever; raises DNSLookupError."""
     kind, _, address = endpoint.partition("://")
     host, _, port = address.rpartition(":")
     if kind != "tcp" or not host:
@@ -111,10 +107,7 @@ def reachable(endpoint: str) -> str:
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
-    """Send all ``messages`` as contents with confirm ``full``.
-
-    Raises Refused, TimedOut or ConnectionClosed when the server leaves one unconfirmed.
-    """
+    """Send all ``messages`` with confirm ``full``; raises Refused, TimedOut or ConnectionClosed."""
     target = destination(options.destination, "ingest")
     properties: dict[str, FieldValue] = {
         name: typed(text) for name, text in options.properties.items()
@@ -147,10 +140,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
-    """Summon a resource and show what comes, each confirmed when it was shown.
-
-    Raises Refused or TimedOut.
-    """
+    """Summon a resource and show what comes, confirmed when shown; raises Refused or TimedOut."""
     target = destination(options.destination, "queue")
     client = await _connect(reactor, options, target)
     ended: Deferred[None] = Deferred()

@@ -26,10 +26,7 @@ head_for = lru_cache(4096)(partial(head, FORM))
 
 
 def table_of(message: QueuedMessage, start: bytes) -> bytes:
-    """Return the field table of a message as it was sent; ``start`` is the queue's head.
-
-    Raises ValueError for an envelope that makes no sense.
-    """
+    """Return a message's fields as sent, behind ``start``; ValueError for a bad envelope."""
     envelope = message.envelope
     if envelope[: len(start)] == start:
         return envelope[len(start) :]

@@ -177,7 +177,6 @@ class MtlService(Service):
             self._reactor.callWhenRunning(announce, f"{PROTOCOL} data", address)
 
     def refusals(self, held: Held) -> Iterator[str]:
-        """Yield a line for each address that cannot be listened on."""
         try:
             self.factory.checkAddresses(self._control, self._data)
         except ConfigurationError as error:

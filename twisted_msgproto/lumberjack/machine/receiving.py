@@ -235,11 +235,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return True
 
     def _receive(self, run: Json | Data, kind: type) -> None:
-        """Count a run of data frames, with the windows that are announced in it.
-
-        Each window is acknowledged where it ends: where it is full, or cut short by the next one
-        (``LJ-07``, ``LJ-13``).
-        """
+        """Count data frames, and acknowledge each window where it ends (``LJ-07``, ``LJ-13``)."""
         self._machine.step(kind)
         version, sequence, total = run.version, run.sequences.value, len(run.sequences)
         position = self._window.received  # of the run's first frame

@@ -92,10 +92,7 @@ class _Owned(Factory):
 
 
 class _Line(ReconnectingClient[LumberjackClient]):
-    """One connection at a time, for ever: each attempt goes to the next of its hosts.
-
-    It is the owner of its connections.
-    """
+    """One connection at a time, which it owns: each attempt goes to the next of its hosts."""
 
     def __init__(
         self,

@@ -206,13 +206,7 @@ class Sent(Ticket[None]):
 
 
 class WriterLink(ClientLink):
-    """The writer's side of a connection: it sends what waits, and tells what is acknowledged.
-
-    Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
-        expired: the connection ended because its time (``ttl``) was over.
-        owner: the line of a shipper, which submits batches and receives them back; None: those who
-            wait get errors.
-    """
+    """The writer's side of a connection: it sends what waits, and tells what is acknowledged."""
 
     log: ClassVar[Logger] = log
     factory: LumberjackClientFactory
@@ -223,8 +217,8 @@ class WriterLink(ClientLink):
     timeFaults: ClassVar[frozenset[str]] = frozenset({"timeout"})
     counted = CounterPaths.of(WriterCounters)
 
-    expired: bool = False
-    owner: Any = None
+    expired: bool = False  # its time (``ttl``) was over
+    owner: Any = None  # a line of a shipper, which gets batches back; None: who waits gets errors
 
     def __init__(self, protocol: LumberjackClient) -> None:
         super().__init__(protocol)

@@ -52,9 +52,7 @@ class _Reading(Enum):
 
 
 _KEPT_TURNS: Final = 4
-"""A C frame that takes longer to read than this many turns is read twice: what its frames become
-in memory is bounded by what a turn may decode.
-"""
+"""A C frame of more turns is read twice: so its frames take no more memory than a turn decodes."""
 
 Inspect = Callable[[Sequence[Frame]], "tuple[str, str] | None"]
 
@@ -68,12 +66,6 @@ class Decoder:
 
     No frame within a C frame is returned before the whole of that C frame was found to be good
     (``LJ-08``, ``LJ-17``).
-
-    Attributes:
-        clean: nothing waits for more bytes or another call: the stream stands between two frames.
-        unfinished: whole frames are here that the last call did not come to.
-        trailing_bytes: bytes that stood behind the end of zlib streams, ignored (``LJ-08``).
-        invalid_texts: keys and values that were not UTF-8, kept (``LJ-03``).
     """
 
     # Instances share the names of up to 30 attributes; with more a connection weighs 1.2 KB more.
@@ -92,9 +84,7 @@ class Decoder:
     _budget: int  # bytes that this call may still decode
 
     def __init__(self, limits: Limits | None = None, inspect: Inspect | None = None) -> None:
-        """``limits`` holds at least :data:`LIMITS`; their defaults where it is None.
-
-        ``inspect`` is called with frames of a large C frame while it is checked, in order, after
+        """``inspect`` is called with frames of a large C frame while it is checked, in order, after
         all frames before it were returned.  It returns the reason and the text of a fault, or None.
         It sees each frame once, and all of them are returned later.
         """
@@ -112,11 +102,11 @@ class Decoder:
         self._usual_bytes_max = min(
             self._json_bytes_max, self._slice_bytes // (STEP_WEIGHT_BYTES // SHORT.size + 2)
         )
-        self.clean: bool = True
+        self.clean: bool = True  # the stream stands between two frames
 
-        self.unfinished: bool = False
-        self.trailing_bytes: int = 0
-        self.invalid_texts: int = 0
+        self.unfinished: bool = False  # whole frames are left for the next call
+        self.trailing_bytes: int = 0  # behind the end of zlib streams, ignored (``LJ-08``)
+        self.invalid_texts: int = 0  # not UTF-8, kept (``LJ-03``)
 
         self._levels = [Level()]  # the innermost stream of frames is the last
 
@@ -226,11 +216,7 @@ class Decoder:
         return found
 
     def _usual_read(self, data: bytes) -> Json | None:
-        """A read that is nothing but one run of J frames, as a small window mostly is, or None.
-
-        What is below would find the same, but it is ready for everything, and a small window costs
-        as much as the code it goes through.
-        """
+        """Return a read that is one run of J frames, or None: so small windows cost less code."""
         size = len(data)
         if size < LONG.size or data[0] not in VERSIONS:
             return None
@@ -377,11 +363,7 @@ class Decoder:
         return True
 
     def _scan_data(self, level: Level) -> bool:
-        """Return a run of D frames that are all here and keep every limit: the usual case.
-
-        Any other frame is left to :meth:`_scan_pairs`, from its start; so is each where the scan
-        was not compiled.
-        """
+        """Return whole D frames within every limit; others are left to :meth:`_scan_pairs`."""
         if frames.scan is None:
             return self._begin_data(level)
         start = level.position

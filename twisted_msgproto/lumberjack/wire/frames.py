@@ -64,14 +64,10 @@ COMPRESSION_DEPTH_MAX: Final = 3
 """Compressed frames may be nested this deep (``LJ-08``)."""
 
 MESSAGE_WEIGHT_BYTES: Final = 100
-"""A message counts as this many bytes beside its payload: millions of empty ones must count as
-well.
-"""
+"""It counts beside a message's payload: millions of empty ones must count as well."""
 
 STEP_WEIGHT_BYTES: Final = 1000
-"""A run of data frames, or a frame of another type, counts as this many bytes beside all that:
-a turn may decode many bytes, but a stream of empty frames must not make it long.
-"""
+"""It counts beside that for each run or other frame: empty ones must not make a turn long."""
 
 PAIR_WEIGHT_BYTES: Final = 135
 """Each pair of a D frame counts as so many bytes: the shortest costs as much as a document."""
@@ -149,18 +145,14 @@ class Ack:
 
 @dataclass(slots=True)
 class Json:
-    """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
-
-    ``nbytes`` counts the frames as they stood on the wire (inflated, where compressed).
-    ``windows``: of each ``W`` frame among them, how many of them stand before it, and its size.
-    """
+    """A run of ``J`` frames: one sequence number and one document each (``LJ-04``)."""
 
     version: int
     sequences: PackedNumbers
     bodies: PackedBytes
-    nbytes: int
+    nbytes: int  # on the wire; inflated, where compressed
     compressed: bool = False
-    windows: Sequence[tuple[int, int]] = ()
+    windows: Sequence[tuple[int, int]] = ()  # of each W: J frames before it, size
 
     @property
     def long(self) -> bool:
@@ -178,14 +170,11 @@ class Json:
 
 @dataclass(slots=True)
 class Data:
-    """A run of ``D`` frames: one sequence number and one mapping each (``LJ-03``).
-
-    Bytes that are not UTF-8 stand in keys and values as surrogate escapes.
-    """
+    """A run of ``D`` frames: one sequence number and one mapping each (``LJ-03``)."""
 
     version: int
     sequences: PackedNumbers
-    pairs: Sequence[dict[str, str]]
+    pairs: Sequence[dict[str, str]]  # with surrogate escapes for what is not UTF-8
     nbytes: int
     compressed: bool = False
 
@@ -241,10 +230,7 @@ def encode_json(
 
 
 def encode_pairs(pairs: Mapping[str, str]) -> bytes:
-    """Return what stands behind the sequence number of a ``D`` frame (``LJ-03``).
-
-    Surrogate escapes become the bytes they stand for; UnicodeEncodeError for other surrogates.
-    """
+    """Encode a ``D`` frame's pairs (``LJ-03``); UnicodeEncodeError for foreign surrogates."""
     parts = [LENGTH.pack(len(pairs))]
     for item in pairs.items():
         for text in item:
@@ -266,10 +252,7 @@ def encode_data_around(
 
 
 def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -> bytes:
-    """Return one ``C`` frame around ``frames``; these must be complete (``LJ-08``, ``LJ-18``).
-
-    ``level`` is zlib's, 1 (fast) to 9 (small).
-    """
+    """Return a ``C`` frame around whole ``frames``; ``level`` is zlib's (``LJ-08``, ``LJ-18``)."""
     payload = zlib.compress(frames, level)
     return SHORT.pack(version, TYPE_COMPRESSED, len(payload)) + payload
 
@@ -281,9 +264,7 @@ def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -
 # frame pair by pair, as one that is cut short or breaks a limit always is.
 
 FORM: Final = 5
-"""This number changes with the arguments and results of ``_scan``; see
-:func:`~twisted_msgproto.core.packed.compiled`.
-"""
+"""It changes with arguments and results of ``_scan``: see ``core.packed.compiled``."""
 
 scan: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
 
@@ -375,9 +356,8 @@ def data_run(
 ) -> tuple[int, PackedNumbers, PackedMaps, bool]:
     """Return the run of D frames of one version that begins at ``position``.
 
-    They are at most ``count_max``, and none of them begins at or after ``stop``, or behind
-    ``pairs_stop`` pairs.  Frames that are cut short, above a limit, not UTF-8, or name a key twice
-    are not for a run.
+    It has at most ``count_max``; none begins at or after ``stop`` or behind ``pairs_stop`` pairs,
+    or is cut short, above a limit, not UTF-8, or names a key twice.
 
     Returns the position behind them, their sequence numbers and pairs, and whether the next
     frame's header stands at the position, and the frame is not one for a run.

@@ -16,27 +16,18 @@ AboveLimit = tuple[str, str, str]
 
 @dataclass(slots=True)
 class PartialData:
-    """What was read of an incomplete D frame, so that nothing is read twice (``LJ-03``).
-
-    Attributes:
-        missing: pairs that are not read yet; 0 once the frame is here.
-        start: the frame's first bytes, for the log.
-        bytes: how much of the frame was read so far, its header included.
-        texts_bytes: what its keys and values occupy in memory.
-        key: it was read, and its value was not; None between pairs.
-        invalid_texts: keys and values that were not UTF-8; their bytes are kept as surrogates.
-    """
+    """What was read of an incomplete D frame, so that nothing is read twice (``LJ-03``)."""
 
     version: int
     sequence: int
     pair_count: int
-    missing: int
-    start: bytes
-    nbytes: int = LONG.size
-    texts_bytes: int = 0
+    missing: int  # pairs that are not read yet
+    start: bytes  # for the log
+    nbytes: int = LONG.size  # read so far, with the header
+    texts_bytes: int = 0  # of keys and values in memory
     pairs: dict[str, str] = field(default_factory=dict)
-    key: str | None = None
-    invalid_texts: int = 0
+    key: str | None = None  # its value was not read
+    invalid_texts: int = 0  # not UTF-8, kept as surrogates
 
     @property
     def held_bytes(self) -> int:
@@ -114,20 +105,14 @@ class BrokenStream(ValueError):
 
 
 class Inflation:
-    """The payload of one C frame, inflated from its start to its end.
-
-    Attributes:
-        start: the first bytes of the C frame, for the log.
-        ended: whether the zlib stream has been read to its end.
-        trailing_bytes: how many bytes stand behind that end; known once it was read.
-    """
+    """The payload of one C frame, inflated from its start to its end."""
 
     def __init__(self, version: int, pieces: Sequence[memoryview], start: bytes) -> None:
         self.version = version
         self.pieces = pieces
         self.nbytes: int = sum(map(len, pieces))
-        self.start = start
-        self.ended: bool = False
+        self.start = start  # for the log
+        self.ended: bool = False  # the zlib stream was read to its end
         self._inflater: Any = _inflating.decompressobj()
         self._tail: bytes | memoryview = b""
         self._number = 0  # of the piece that comes next, or whose bytes are given now
@@ -138,10 +123,7 @@ class Inflation:
         return Inflation(self.version, self.pieces, self.start)
 
     def more(self, bytes_max: int) -> list[bytes]:
-        """Return the next bytes in pieces, at most ``bytes_max``; none only at the end.
-
-        Raises BrokenStream if this is not zlib, or if the stream does not end.
-        """
+        """Return up to ``bytes_max`` bytes in pieces, none only at the end; raises BrokenStream."""
         inflater = self._inflater
         chunks: list[bytes] = []
         room = bytes_max
@@ -179,19 +161,12 @@ class Inflation:
 
 @dataclass(slots=True)
 class Level:
-    """One stream of frames: the connection's own (index 0), or what a C frame inflates to.
+    """One stream of frames: the connection's own (index 0), or what a C frame inflates to."""
 
-    Attributes:
-        bytes: what is here of it.
-        position: of the next frame within ``nbytes``.
-        inflation: where further bytes come from; None for the connection's own.
-        wanted: so many bytes must be inflated before anything is read again.
-    """
-
-    nbytes: bytes = b""
-    position: int = 0
-    inflation: Inflation | None = None
-    wanted: int = 0
+    nbytes: bytes = b""  # what is here
+    position: int = 0  # of the next frame in that
+    inflation: Inflation | None = None  # None: the connection's own
+    wanted: int = 0  # so many must be inflated before anything is read
     _chunks: list[bytes] = field(default_factory=list)
 
     def want(self, needed: int) -> None:

@@ -196,32 +196,21 @@ class ExtensionSet(Mapping[str, type[Extension]]):
 
 
 class Acknowledging(Extension):
-    """What ``ack`` and ``batch-ack`` share: a number of messages in flight (``MM-18`` …
-    ``MM-21``).
-
-    The frames themselves are the session's business: they move its windows.
-
-    Attributes:
-        count: how many messages may be unacknowledged in each direction.
-        prompt: whatever is safe is acknowledged with the next outputs, else when ``count`` are.
-        patience: seconds after which fewer are, if not ``prompt``.
-    """
+    """What ``ack`` and ``batch-ack`` share (``MM-18`` … ``MM-21``); the session has its windows."""
 
     has_frames = True
-    prompt: ClassVar[bool]
+    prompt: ClassVar[bool]  # what is safe is acknowledged at once, else when ``count`` are
     default: ClassVar[int]
 
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
         super().__init__(properties, limits)
-        self.count: int = self.named(properties) or self.default
+        self.count: int = self.named(properties) or self.default  # in flight, each way
         expiry = read_count(properties.get(EXPIRY_KEY, ""))
-        self.patience: float = limits["idle-ack"] if expiry is None else expiry / 1000
+        self.patience: float = limits["idle-ack"] if expiry is None else expiry / 1000  # seconds
 
     @staticmethod
     def named(properties: Mapping[str, str]) -> int | None:
-        """Return the number that ``properties`` hold, in any of the spellings that are read
-        (MM-20).
-        """
+        """Return the number in ``properties``, in any of the spellings that are read (MM-20)."""
         for key in COUNT_KEYS:
             text = properties.get(key)
             if text is not None:
@@ -237,9 +226,7 @@ class Acknowledging(Extension):
 
     @classmethod
     def check_final(cls, properties: Mapping[str, str], limits: Limits) -> None:
-        """Check the final number (``MM-20``): it may be above what the server named, up to its
-        limit.
-        """
+        """Check the final number (``MM-20``): it may be above the server's, up to its limit."""
         count = cls.named(properties) or cls.default
         allowed = limits.integer("ack-count")
         if count > allowed:
@@ -257,17 +244,13 @@ class Acknowledging(Extension):
 
     @classmethod
     def agree(cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None) -> Mapping[str, str]:
-        """Return the lower of the two (``MM-20``); a server that names no number leaves it to
-        us.
-        """
+        """Return the lower of the two (``MM-20``), or ours if the server names none."""
         count = cls.named(ours) or cls.default
         return {"max-count": str(min(count, cls.named(theirs or {}) or count))}
 
 
 class BatchAck(Acknowledging):
-    """With this, acknowledgements are cumulative (``MM-19``), with a window of 10 or what is
-    agreed.
-    """
+    """Acknowledges cumulatively (``MM-19``), with a window of 10 or what is agreed."""
 
     name = "batch-ack"
     prompt = True
@@ -291,9 +274,7 @@ class Ack(Acknowledging):
 
 
 class PubSub(Extension):
-    """Subscriptions with filters (``MM-25``).  The broker is the one that obeys the
-    commands.
-    """
+    """Subscriptions with filters (``MM-25``), whose commands the broker obeys."""
 
     name = "pub-sub"
     aliases: ClassVar[tuple[str, ...]] = ("pubsub",)
@@ -301,10 +282,7 @@ class PubSub(Extension):
 
 
 class Json(Extension):
-    """With this, every body is one JSON document (``MM-28``).
-
-    A body above ``checked-json-bytes`` is carried unchecked.
-    """
+    """Every body is one JSON document (``MM-28``), unchecked above ``checked-json-bytes``."""
 
     name = "json"
 
@@ -331,11 +309,9 @@ def _no_constant(name: str) -> None:
 
 
 class Dotnet(Extension):
-    """Puts a frame with the type's name before a message (``MM-29``), and the name holds until the
-    next.
+    """Puts a type's name before a message (``MM-29``): it holds until the next; empty: no type.
 
-    The name is an opaque string: it is never resolved and nothing is imported.  An empty one says
-    that the messages from here on have no type.
+    It is an opaque string: never resolved, and nothing is imported.
     """
 
     name = "dotnet"
@@ -392,9 +368,7 @@ STANDARD: Final = ExtensionSet((BatchAck, Ack, PubSub, Json, Dotnet, Xml, Protob
 
 
 def read_of(extension: type[Extension], properties: Mapping[str, str]) -> Mapping[str, str]:
-    """Return those of the final ``properties`` that ``extension`` may read: all, if it is a
-    vendor's; the source's own read nothing but a number, and a session keeps no more.
-    """
+    """Return what a session keeps of ``properties``: all of a vendor's, else a number."""
     if STANDARD.get(extension.name) is not extension:
         return properties
     read = {
@@ -557,9 +531,7 @@ def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
 
 
 Asked = tuple[tuple[str, ...], frozenset[str]]
-"""The extensions that a client's last message must have, and those that it may have: all that a
-server has to remember of two messages in which a client may have written a thousand properties.
-"""
+"""What a client's last message must have and may have: all that a server has to remember."""
 
 
 def asked(opening: Handshake, reply: Handshake, known: ExtensionSet) -> Asked:

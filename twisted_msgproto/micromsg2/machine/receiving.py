@@ -43,11 +43,7 @@ SENDERS_OWN: Final = "property:"
 
 @dataclass(slots=True)
 class _Payload:
-    """A payload of which at least one part has come (``MM-31``).
-
-    What its properties say is read again with the last part: until then they weigh no more than
-    they did on the wire.
-    """
+    """A payload that has begun (``MM-31``): unread until its end, its properties weigh less."""
 
     first: Part
     said: _Said
@@ -73,14 +69,7 @@ def _with(fields: Mapping[str, str], said: _Said) -> Mapping[str, str]:
 
 
 class Inbox:
-    """What has arrived in a session, up to the events that are returned.
-
-    Attributes:
-        window: numbers of whole payloads by position, and which of them are safe.
-        count: the agreed number of messages in flight; None: numbers are ignored (MM-13).
-        objecting: extensions that may refuse a body (MM-28).
-        repeat_seen: a repeat came that the newest ack covers.
-    """
+    """What has arrived in a session, up to the events that are returned."""
 
     def __init__(
         self,
@@ -89,15 +78,12 @@ class Inbox:
         refused: Callable[[int, str], None],
         reserved: frozenset[str],
     ) -> None:
-        """``refused(sequence, why)`` is called for each body that an extension refuses.
-
-        A property that has one of the names ``reserved`` for fields of extensions gets another.
-        """
-        self.window: ReceiveWindow[None] = ReceiveWindow()
-        self.count: int | None = None
+        """``refused(sequence, why)`` hears of bodies; properties in ``reserved`` are renamed."""
+        self.window: ReceiveWindow[None] = ReceiveWindow()  # numbers of whole payloads
+        self.count: int | None = None  # agreed, in flight; None: numbers are ignored (MM-13)
         self.annotating: Sequence[tuple[int, Extension]] = ()
-        self.objecting: Sequence[Extension] = ()
-        self.repeat_seen: bool = False
+        self.objecting: Sequence[Extension] = ()  # may refuse a body (MM-28)
+        self.repeat_seen: bool = False  # one came that the newest ack covers
         self._bytes_max = limits.integer("payload-bytes")
         self._parts_max = max(PARTS_MAX, self._bytes_max >> 18)
         self._counters = counters

@@ -119,9 +119,7 @@ class Sending(Connection[bytes, bytes, Event]):
         return encode_address(destination, text)
 
     def check(self, payload_sizes: Iterable[int], notes: Mapping[str, str] = _NOTHING) -> None:
-        """Raise LimitExceeded for a payload that is too large, or what an extension says to a
-        note.
-        """
+        """Raise LimitExceeded for too large a payload, or what an extension says to a note."""
         largest = max(payload_sizes, default=0)
         if largest > self._payload_bytes_max:
             allowed = f"payload-bytes allows {self._payload_bytes_max}"

@@ -79,18 +79,14 @@ def weigh(arrival: Arrival) -> int:
 
 
 class Arrivals(Backlog[Arrival]):
-    """Messages of one destination until they are iterated.
-
-    Attributes:
-        wanted: somebody has iterated, or nobody else hears of the messages.
-    """
+    """Messages of one destination until they are iterated."""
 
     __slots__ = ("_taken", "wanted")
 
     def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
         super().__init__(self._acknowledge, weigh)
         self._taken = taken
-        self.wanted: bool = False
+        self.wanted: bool = False  # it was iterated, or nobody else hears of messages
 
     def arrived(self, message: Message) -> Deferred[None]:
         held: Deferred[None] = Deferred()
@@ -219,11 +215,7 @@ class Subscriptions:
             self.end(destination, REFUSED, error)
 
     def _refused(self, event: ErrorReceived) -> list[str]:
-        """Return the destinations that this ERROR does not grant.
-
-        A destination is looked up in the text, because a server may send thousands of ERRORs in
-        one read.
-        """
+        """Return the destinations that an ERROR does not grant; a read may bring thousands."""
         living, said = self.living, event.text.partition(":")[2].strip()
         if event.code == UNKNOWN_COMMAND:
             return list(living) if said == "subscribe" else []

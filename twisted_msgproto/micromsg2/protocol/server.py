@@ -59,10 +59,9 @@ class Publication:
     """Messages that are stored, on their way to topics and queues; then they are acknowledged."""
 
     def __init__(self, server: MicroMsg2ServerLink, arrived: Arrived, parts: int) -> None:
-        """``parts`` says how often :meth:`came` will be called."""
         self._server = server
         self._arrived = arrived
-        self._parts = parts
+        self._parts = parts  # how often ``came`` will be called
         self._durable = self._accepted = arrived.envelopes is None
         self._done = False
         self._bytes = 0
@@ -159,11 +158,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
                 self.factory.broker.look()
 
     def _address(self, arrived: Arrived) -> None:
-        """Messages have come: those for queues get envelopes.
-
-        A message is for a queue if its destination is one now.  A queue that outlives the process
-        gets its messages from the log, so their envelopes are stored with them.
-        """
+        """Give envelopes to messages for queues: one that outlives us has them from the log."""
         broker, event = self.factory.broker, arrived.event
         if broker is None or not broker.queues:  # most servers have none
             return
@@ -238,7 +233,6 @@ class MicroMsg2ServerLink(MicroMsg2Link):
         return None if machine.sending is None else numbers
 
     def owing(self) -> None:
-        """It has messages of queues to acknowledge, and is read from now on."""
         if self.factory.senderBackpressure.pressing:
             self.factory.senderBackpressure.owing(self)
 

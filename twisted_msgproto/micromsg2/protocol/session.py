@@ -91,16 +91,13 @@ class _Unsafe(Exception):
 
 @dataclass(slots=True, eq=False)
 class Arrived:
-    """Follows the messages of one read: stored first, then published, then acknowledged.
-
-    ``envelopes`` are those of messages for queues of a broker; None: there are none.
-    """
+    """Follows the messages of one read: stored first, then published, then acknowledged."""
 
     event: MessagesReceived
     batch: MessageBatch
     refused: set[int] = field(default_factory=set)
     stored: bool = False
-    envelopes: list[bytes | None] | None = None
+    envelopes: list[bytes | None] | None = None  # for queues of a broker
 
 
 @dataclass(slots=True, eq=False)
@@ -124,9 +121,7 @@ _NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
 
 
 def refused_number(event: ErrorReceived) -> int | None:
-    """Return the number of the message of ours that an ERROR settles, because it will not be
-    delivered (``MM-19``, ``MM-28``); None for any other ERROR.
-    """
+    """Return which message an ERROR settles as undelivered (``MM-19``, ``MM-28``), or None."""
     if event.code not in (REFUSED, BAD_PAYLOAD):
         return None
     _, _, said = event.text.partition(":")
@@ -232,9 +227,7 @@ class MicroMsg2Link(SessionLink):
         """A server gives envelopes to messages for queues."""
 
     def _authorise(self, event: MessagesReceived) -> None:
-        """Refuse and remove the messages that the peer may not publish; they count as settled
-        (``MM-19``).
-        """
+        """Remove messages that the peer may not publish: they count as settled (``MM-19``)."""
         destinations = event.destinations
         refused = {
             name: refusal_text(PUBLISH, name)
@@ -385,10 +378,7 @@ class MicroMsg2Link(SessionLink):
         self._followAlone(())
 
     def _notSafe(self, arrived: Arrived, failure: Failure) -> None:
-        """A refused batch is settled; after any other failure there is no ack for it (MM-19).
-
-        Nor for what follows, and the session ends.
-        """
+        """Settle a refused batch; another failure ends the session, without an ack (MM-19)."""
         if failure.check(MessageRefused):
             for sequence in arrived.event.sequences:
                 self._refuse(arrived.batch, sequence, failure)
@@ -411,7 +401,6 @@ class MicroMsg2Link(SessionLink):
         typeName: str | None,
         notes: Mapping[str, str],
     ) -> Deferred[None]:
-        """As :meth:`MicroMsg2Client.sendMany`."""
         if typeName is not None:
             notes = {**notes, "dotnet": typeName}
         try:

@@ -210,11 +210,7 @@ def encode_extension(index: int, payload: bytes) -> bytes:
 
 
 def encode_address(destination: str, properties: bytes = b"") -> bytes:
-    """What stands between a message's number and its payload's size.
-
-    TooLong for a destination above 255 bytes or properties above 65535, BadText for a destination
-    that is not UTF-8.
-    """
+    """Return what stands between number and payload's size; TooLong or BadText if it cannot be."""
     try:
         data = destination.encode("utf-8")
     except UnicodeEncodeError:
@@ -260,10 +256,7 @@ def encode_unnumbered(address: bytes, payload: bytes) -> tuple[Unnumbered, ...]:
 def encode_numbered(
     numbers: Sequence[int], messages: Sequence[tuple[Unnumbered, ...]]
 ) -> list[bytes]:
-    """Bytes of messages in a row, each with its number; the frames of one share theirs.
-
-    What is sent to many costs each receiver little: the numbers are its own, all else is there.
-    """
+    """Return messages in a row, the frames of one with its number; receivers share all else."""
     flags, contents = zip(*chain.from_iterable(messages), strict=True)
     if len(flags) != len(messages):  # some have several parts
         pairs = zip(numbers, messages, strict=True)
@@ -288,12 +281,7 @@ class _Incomplete(Exception):
 
 
 class Decoder:
-    """Turns bytes into frames; after a Fault nothing comes out any more.
-
-    Attributes:
-        replaced: destinations and error texts that were not UTF-8 and have U+FFFD now.
-        more: the last call of ``feed`` has left complete frames for the next one.
-    """
+    """Turns bytes into frames; after a Fault nothing comes out any more."""
 
     def __init__(self, limits: Limits, handshakes: int = 0) -> None:
         """The stream begins with ``handshakes`` handshake messages (a server: 2, a client: 1)."""
@@ -304,8 +292,8 @@ class Decoder:
         self._gathered = FrameBuffer()
         self._expected = 0  # do not look again before this many bytes are buffered
         self._ended = False
-        self.more: bool = False
-        self.replaced: int = 0
+        self.more: bool = False  # the last ``feed`` has left complete frames
+        self.replaced: int = 0  # texts that were not UTF-8 and have U+FFFD now
         # The address of the last message, encoded, and what it says: most messages repeat it.
         self._last_address: tuple[bytes, str, bytes] = (b"\0\0\0", "", b"")
 
@@ -318,11 +306,9 @@ class Decoder:
         self._gathered = FrameBuffer()
 
     def feed(self, data: bytes, most: float = inf) -> list[Frame | Fault]:
-        """Return all complete frames in what has arrived so far; the rest waits.
+        """Return complete frames, ``most`` at most (a run of messages is one); a Fault is the last.
 
-        No more than ``most`` frames are returned, a run of messages being one of them;
-        ``more`` says whether others are here.  A Fault is the last.  A frame of which only the
-        beginning is here is not read again, nor copied, until enough of it has come: the cost of a
+        The beginning of another is not read again, nor copied, until enough has come: the cost of a
         large frame does not depend on how it was cut.
         """
         self.more = False
@@ -393,11 +379,9 @@ class Decoder:
         return position
 
     def _messages(self, data: bytes, position: int, frames: list[Frame | Fault]) -> int:
-        """Return all whole messages from ``position`` on, as one run; where the first other frame
-        begins.
+        """Return the whole messages from ``position`` on, as one run, and where it ends.
 
-        This loop is the hot path.  It only takes what is plainly good: whatever is cut, too long,
-        continued or no message is left to :meth:`_frame`.
+        The hot path: it takes what is plainly good, and leaves all else to :meth:`_frame`.
         """
         sequences: list[int] = []
         destinations: list[str] = []
@@ -465,10 +449,7 @@ class Decoder:
         sequences: list[int],
         payloads: list[bytes],
     ) -> int:
-        """Unpack messages as long as all have this size and address; return how many.
-
-        Many senders send messages of one size, and this takes a quarter of the loop's time.
-        """
+        """Unpack messages of this size and address; return how many: much faster than the loop."""
         payload_size = size - len(address) - 4
         head = address + bytes((payload_size,))
         left = (len(data) - start) // size

@@ -91,25 +91,16 @@ Content = int | Decimal | str
 
 @dataclass(slots=True, frozen=True)
 class Value:
-    """One property or filter value (``MM-23``).
-
-    ``content`` is what comparisons use: int or Decimal for numbers, Decimal seconds since the UNIX
-    epoch for dates, str for text.  ``text`` is the value as it was written, without its prefix and
-    decoded.  ``typed`` is False for text that came without a valid prefix (``MM-22``).
-    """
+    """One property or filter value (``MM-23``)."""
 
     kind: Kind
-    content: Content
-    text: str
-    typed: bool = field(default=True, compare=False)
+    content: Content  # to compare: int, Decimal (a date's seconds since 1970) or str
+    text: str  # as it was written, without its prefix and decoded
+    typed: bool = field(default=True, compare=False)  # it had a valid prefix (``MM-22``)
 
 
 def read_value(text: str) -> Value:
-    """A FILTER_VALUE as it stands on the wire.
-
-    Never fails: what is neither N, D nor T is untyped text (``MM-22``), percent-decoded as a whole.
-    Bytes that are no UTF-8 after decoding become U+FFFD.
-    """
+    """Read a FILTER_VALUE: what is neither N, D nor T is text; not UTF-8: U+FFFD (``MM-22``)."""
     prefix, rest = text[:1], text[1:]
     if prefix == "T":
         decoded = unquote(rest)
@@ -123,11 +114,10 @@ def read_value(text: str) -> Value:
 
 
 def write_value(value: Value | str | int | float | Decimal | datetime) -> str:
-    """Return ``value`` with its type prefix (``MM-22``: only typed values are written).
+    """Return ``value`` with its type prefix: only typed values are written (``MM-22``).
 
-    str → T, numbers → N, aware datetime → D.  TypeError for anything else (bool included),
-    BadText for NaN, infinities, numbers above 64 characters, times without a zone, and text that is
-    not UTF-8.
+    TypeError for other types (bool included), BadText for NaN, infinities, numbers above 64
+    characters, times without a zone, and text that is not UTF-8.
     """
     match value:
         case Value(kind, _, text):
@@ -174,10 +164,7 @@ Writable = Value | str | int | float | Decimal | datetime
 
 
 def read_properties(data: bytes) -> dict[str, Value]:
-    """Read ``key:value;key:value;`` (``MM-22``); a repeated key keeps its last value.
-
-    Lenient: underscores in keys, a missing last ``;``, empty items.
-    """
+    """Read ``key:value;``, leniently; a repeated key keeps its last value (``MM-22``)."""
     properties = {}
     for item in _ascii(data, "properties").split(";"):
         if not item:
@@ -203,16 +190,10 @@ PAIR_BYTES: Final = 200
 
 
 class Parsed(NamedTuple):
-    """What a text of properties says.
-
-    ``fields`` are the values as text, ``untyped`` counts those without a type, ``weight`` is how
-    many bytes of memory all this takes: up to 60 times those of the text.
-    """
-
     properties: Properties
-    fields: Mapping[str, str]
-    untyped: int
-    weight: int
+    fields: Mapping[str, str]  # values as text
+    untyped: int  # how many have no type
+    weight: int  # bytes of memory: up to 60 times those of the text
 
 
 NOTHING_SAID: Final = Parsed(NO_PROPERTIES, {}, 0, 0)
@@ -265,17 +246,13 @@ PROPERTIES_MAX: Final = 32
 
 USUAL_BYTES: Final = 512
 USUAL_LISTS: Final = 64
-"""Lists up to this length are remembered, so many of them: most peers offer the same, and ten
-thousand sessions then share what was agreed.
-"""
+"""So many lists of this length at most are remembered: sessions share what was agreed."""
 
 
 def read_extensions(data: bytes) -> tuple[Offer, ...]:
-    """Return an extension list (``MM-08``).
+    """Return an extension list (``MM-08``); BadText for duplicates and too many (``MM-32``).
 
-    Lenient: empty items, property names in any case (they come out in lower case), ``:`` for
-    ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``), and
-    for more names or properties than allowed (``MM-32``).
+    Lenient: empty items, property names in any case, ``:`` for a property's ``=`` (``MM-20``).
     """
     return _usual(data) if len(data) <= USUAL_BYTES else _parsed(data)
 

@@ -71,7 +71,6 @@ class _Sent:
 
     @property
     def largest(self) -> int:
-        """Bytes of its larger frame."""
         return max(SEQUENCE_BYTES + len(self.name) + len(self.properties), len(self.body))
 
 
@@ -373,10 +372,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def _ill_formed(
         self, parts: Sequence[bytes], reason: str, events: list[ClientFlowEvent]
     ) -> None:
-        """A Content that cannot be read is rejected before a later Confirm covers it (``MT-13``).
-
-        Where not even its sequence can be read, the flow is given up.
-        """
+        """Reject a Content before a Confirm covers it (``MT-13``); if unnumbered, end the flow."""
         self._dropped(reason)
         header = parts[0] if parts else b""
         if header[:1] != data.CONTENT or not (self.reads and self.confirms):
@@ -509,10 +505,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._unsent.append((number, type(command), command.resource))
 
     def _probe(self, now: float) -> None:
-        """Ask whether the server knows the flow still: it answers 400 if it does, 403 if not.
-
-        A Pong would not tell: everybody gets one.
-        """
+        """Ask whether the server knows the flow: 400 says yes, 403 no.  A Pong everybody gets."""
         if not self._commands.full:
             command = Summon(self._next(), "")
             self._await_response(command.sequence, (0, command), now)

@@ -33,15 +33,8 @@ AUTOMATIC_BYTES: Final = 5
 
 
 class Peer(NamedTuple):
-    """What is known of a connection.
-
-    Attributes:
-        address: the network address at its other end, without the port; "" if it is not known.
-        key: the CURVE key that it has proved; empty where there is none.
-    """
-
-    address: str = ""
-    key: bytes = b""
+    address: str = ""  # without the port; "" if it is not known
+    key: bytes = b""  # the CURVE key that it has proved
 
 
 UNKNOWN: Final = Peer()
@@ -197,32 +190,24 @@ COMMANDS_REMEMBERED: Final = 256
 
 
 def names_weight(names: Sequence[str]) -> int:
-    """Return what is kept for a lease of these resources, or for one that is summoned: Python may
-    need four bytes for a character.
-    """
+    """Return what is kept for these names: Python may need four bytes for a character."""
     return SESSION_WEIGHT_BYTES + sum(ENTRY_BYTES + 4 * len(name) for name in names)
 
 
 @dataclass(slots=True, eq=False)
 class LeaseGrant:
-    """A data lease: who may do what with it (``MT-11``).
-
-    ``resources`` empty means all; ``confirm`` is True for ``full``.  ``profile`` is the one that
-    was selected when it was given.  Its session keeps ``nbytes`` for it and what is summoned by it,
-    until its flow ends.
-    """
+    """A data lease: who may do what with it (``MT-11``)."""
 
     token: str
     session: Session
-    profile: Profile
+    profile: Profile  # selected when it was given
     reads: bool
-    resources: tuple[str, ...]
-    confirm: bool
+    resources: tuple[str, ...]  # empty: all
+    confirm: bool  # ``full``
     expires_at: float
-    nbytes: int
+    nbytes: int  # that its session keeps for it, and what is summoned by it
 
     def covers(self, resource: str) -> bool:
-        """This resource is among those of the lease and the profile has it."""
         if self.resources:
             return resource in self.resources
         return bool(decided(self.profile.knows(self.session.virtual_host, resource)))
@@ -245,8 +230,6 @@ class Stored:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """What readers and writers have in common."""
-
     peer: bytes  # the data connection; never shown to anybody
     grant: LeaseGrant
     heard_at: float

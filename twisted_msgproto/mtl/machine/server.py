@@ -297,10 +297,7 @@ class Server(Sessions):
         flow.bodies.append(body)
 
     def _ill_formed(self, flow: Flow | None, header: bytes, reason: str) -> None:
-        """Drop a message; a Content that no later Confirm may cover is rejected (``MT-13``).
-
-        Where not even its sequence can be read, the flow ends.
-        """
+        """Drop a message; reject a Content; if it is unnumbered, end the flow (``MT-13``)."""
         self._dropped(reason)
         if not isinstance(flow, WritingFlow) or header[:1] != CONTENT:
             return
@@ -427,11 +424,7 @@ class Server(Sessions):
             self._end_flow(flow)
 
     def _accept(self, flow: WritingFlow, contents: Slice) -> None:
-        """Pass safe contents to the profile, run by run of one resource.
-
-        What it refuses, or loses with an exception, is rejected here, before any Confirm
-        (``MT-20``).
-        """
+        """Hand on safe contents by resource; reject before a Confirm what fails (``MT-20``)."""
         profile, resources, sequences = flow.grant.profile, contents.resources, contents.sequences
         refused: bool | None = False
         start = 0
@@ -581,9 +574,7 @@ class Server(Sessions):
     # ── time ──────────────────────────────────────────────────────────────────────────────────────
 
     def _look_after_flow(self, flow: Flow, now: float) -> None:
-        """Ping who was sent nothing that is answered, and end who has said nothing, for too long
-        (``MT-21``).
-        """
+        """Ping who was sent nothing that is answered; end who is silent too long (``MT-21``)."""
         if self._heard(flow) + self._liveness <= now:
             self.counters["flows_silent"] += 1
             self._end_flow(flow)

@@ -562,10 +562,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self.deadlines.set(session, max(self._now, due))
 
     def _look_after_session(self, session: Session, now: float) -> None:
-        """Answer a failed login that has cost its time; end who is idle or authenticates never.
-
-        Data keeps a session alive.
-        """
+        """Answer a failed login in its time; end who is idle (data counts) or never logs in."""
         if session.refused_until <= now:
             session.refused_until, session.mechanism = inf, None
             session.machine.step(Step.DENIED)

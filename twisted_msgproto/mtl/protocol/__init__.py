@@ -59,15 +59,9 @@ class Endpoint:
 
 
 class SocketPair(Wire):
-    """The wire of a broker: its control and its data socket, possibly one.
+    """The wire of a broker's one or two sockets; reading is paused where data comes."""
 
-    Reading is paused where data comes; requests continue.
-
-    Attributes:
-        stopped: fires when others can listen where it did; there once it was stopped.
-    """
-
-    stopped: Deferred[Any]
+    stopped: Deferred[Any]  # others can listen where it did
 
     def __init__(self, sockets: Any, control: Any, data: Any, closed: Callable[[], Any]) -> None:
         self._sockets = sockets
@@ -119,8 +113,7 @@ class NoSocket:
     ended: Any = None
 
     def __init__(self, trouble: str = "") -> None:
-        """``trouble`` says why there is none, for the errors of those who wait for an answer."""
-        self.trouble = trouble
+        self.trouble = trouble  # why there is none
 
     def sendAll(self, messages: list[list[bytes]]) -> None:
         """Nobody gets them."""
@@ -135,18 +128,12 @@ class NoSocket:
 
 
 class DealerWire(Wire):
-    """One DEALER socket at a time, or none.
-
-    Attributes:
-        socket: the socket in use.
-        paused: it is not read.
-    """
+    """One DEALER socket at a time, or none."""
 
     def __init__(self, clock: Any, address: str, closed: Callable[[], None]) -> None:
-        """``address`` is the server's; ``closed()`` is called once, when the wire has ended."""
         self._clock = clock
         self._address = Endpoint(address)
-        self._closed = closed
+        self._closed = closed  # called once, when the wire has ended
         self.paused: bool = False
         self._look: Any = None  # the call that closes the wire once everything was sent
         self.socket: Any = NoSocket()
@@ -233,10 +220,7 @@ def _alone(action: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 
 class BrokerLink(SessionLink):
-    """What the broker's machine says is done, and what its sockets bring is told to it.
-
-    A lost batch ends the flow that sent it and not the link, because it is everybody's.
-    """
+    """Follows the broker's machine; a lost batch ends its flow alone: the link is everybody's."""
 
     log: ClassVar[Logger] = log
     factory: MsgprotoServerFactory
@@ -391,10 +375,7 @@ class BrokerLink(SessionLink):
     # ── what is not stored, what is not sent yet ────────────────────────────────────────────────
 
     def _followAlone(self, events: Iterable[Any]) -> None:
-        """Do what ``_follow`` does in a call of the clock or of the sink.
-
-        What fails is logged and ends nothing: these sockets are those of all clients.
-        """
+        """As ``_follow``, but a failure is logged and ends nothing: the sockets are everybody's."""
         try:
             self._follow(events)
         except BaseException:

@@ -56,12 +56,7 @@ leases."""
 
 
 class ControlLink(ClientLink):
-    """The control flow of a client, whose data flows have links of their own.
-
-    Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
-        flows: the links of the data flows, by the number of their lease.
-        owner: who hears what happens; None: nobody.
-    """
+    """The control flow of a client, whose data flows have links of their own."""
 
     log: ClassVar[SteadyLogger] = SteadyLogger(namespace="twisted_msgproto.mtl")
     noInputs: ClassVar[Any] = ()
@@ -71,12 +66,12 @@ class ControlLink(ClientLink):
     factory: MtlClientFactory
     machine: Client
     wire: DealerWire
-    owner: MtlClientService | None = None
+    owner: MtlClientService | None = None  # who hears what happens
     endpoint: str
 
     def __init__(self, protocol: MtlClient) -> None:
         super().__init__(protocol)
-        self.flows: dict[int, FlowLink] = {}
+        self.flows: dict[int, FlowLink] = {}  # by the number of their lease
         self._requests: Tickets[Reply] = Tickets()
         self._trouble = ""  # of the control socket that was dropped last
         content_bytes = self.factory.limits.integer("content-bytes")

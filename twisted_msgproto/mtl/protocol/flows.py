@@ -63,10 +63,7 @@ class RenewalBackoff:
         self._since = now
 
     def used(self) -> None:
-        """A content was received or confirmed: the lease was of use, however soon it ends.
-
-        A gateway that restarts often is no server that grants leases and ends them.
-        """
+        """A lease was of use, however soon it ends: a gateway may restart often."""
         self._soon = 0
         self._backoff.reset()
 
@@ -109,12 +106,7 @@ def _weigh(content: Received) -> int:
 
 
 class FlowLink(Link):
-    """One data flow, over one socket after another.
-
-    Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
-        number: the number of its lease at the client.
-        tickets: who waits for the answers to commands and contents.
-    """
+    """One data flow, over one socket after another."""
 
     log: ClassVar[SteadyLogger] = log
     noInputs: ClassVar[Any] = ()
@@ -126,13 +118,12 @@ class FlowLink(Link):
     factory: SessionFactory
     machine: ClientFlow
     wire: DealerWire
-    number: int = 0
+    number: int = 0  # of its lease at the client
     new: Sequence[str] = ()
 
     def __init__(self, flow: MtlFlow, client: Any, confirm: bool) -> None:
-        """``client`` is the link of the control flow."""
         self.protocol, self.factory = flow, client.factory
-        self._client = client
+        self._client = client  # the link of the control flow
         self._confirm = confirm
         self._port = 0
         self._draining = False

@@ -403,10 +403,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         return requests, contents
 
     def _evictionFor(self, address: str, connections: Mapping[int, str]) -> int | None:
-        """Return the descriptor of a silent connection that is closed for a newcomer.
-
-        The data connections of clients have heartbeats; a control connection comes back by itself.
-        """
+        """Choose a silent connection to close: data's have heartbeats, control's come back."""
         now = self.clock.seconds()
 
         def heard(descriptor: int) -> float | None:
@@ -515,8 +512,6 @@ class MtlServerFactory(MsgprotoServerFactory):
 
 
 class Listening:
-    """The sockets of a server, as :class:`.Serving` wants them."""
-
     def __init__(self, factory: MtlServerFactory, control: Sequence[str], data: str | None) -> None:
         self._factory = factory
         self._control = control

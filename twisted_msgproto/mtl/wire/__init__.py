@@ -116,10 +116,7 @@ COMMANDS: Final[Mapping[str, type]] = {name.decode().lower(): kind for kind, nam
 
 
 def split_envelope(frames: Sequence[bytes]) -> int:
-    """Return how many of a request's frames (without the identity) are its envelope (``MT-01``).
-
-    Raises IllFormed unless exactly two frames follow the first empty one.
-    """
+    """Count an envelope's frames, without the identity (``MT-01``); raises IllFormed."""
     count = len(frames) - 2
     if not 1 <= count <= ENVELOPE_FRAMES_MAX:
         raise IllFormed("frames", f"{len(frames)} frames are no request")
@@ -151,10 +148,7 @@ def parse_body(data: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def parse_request(kind: type, body: Mapping[str, Any], limits: Limits) -> Request:
-    """The request of this class with its fields read from ``body``; raises Invalid.
-
-    Keys that nobody asked for are ignored: later versions may have more.
-    """
+    """Read a request; raises Invalid.  Unknown keys are ignored: later versions may have more."""
     if kind is Open:
         return _open(body)
     if kind is Authorize:

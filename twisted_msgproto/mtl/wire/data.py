@@ -73,11 +73,10 @@ _FIXED: Final[dict[int, struct.Struct]] = {
 
 
 def decode_table(data: bytes) -> dict[str, Any]:
-    """Return the fields of a table that fills ``data``; of a name that stands twice the last
-    value.
+    """Return the fields of a table that fills ``data``; raises IllFormedTable.
 
-    Text that is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
-    Raises IllFormedTable.
+    The last value of a name counts.  Text that is not UTF-8 gets U+FFFD, and a time outside of
+    Python's calendar stays an integer.
     """
     if len(data) - 4 != int.from_bytes(data[:4], "big"):
         raise IllFormedTable("the table's length is not that of its bytes")
@@ -161,11 +160,9 @@ def _time(seconds: int) -> datetime | int:
 
 
 def encode_table(fields: Mapping[str, FieldValue]) -> bytes:
-    """Return ``fields`` as bytes, length included.
+    """Return ``fields`` as bytes, length included; integers have 32 bits where they fit, else 64.
 
-    Integers have 32 bits where they fit and else 64 (signed); other types are as the table above
-    says.  Raises ValueError for what no field can hold and for what is above a limit, TypeError for
-    a type that has no letter.
+    ValueError for what no field can hold or a limit forbids, TypeError for a type without a letter.
     """
     return _Writing().table(fields, 1)
 
@@ -249,10 +246,7 @@ _ENCODERS: Final[tuple[tuple[type, Callable[[Any], bytes]], ...]] = (
 
 
 def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
-    """An encoded table with one more field at its end; the bytes before it stay as they are.
-
-    ValueError if it has as many fields as it may have.
-    """
+    """Return an encoded table with one more field at its end; ValueError if it is full."""
     reading = _Reading(table)
     reading.table(4, len(table), 1)
     if reading.count >= FIELDS_MAX:
@@ -262,10 +256,7 @@ def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
 
 
 def as_text(value: FieldValue) -> str:
-    """Return a field's value for the table's ``fields`` column: text as it is, else JSON text.
-
-    Bytes become base64 and times ISO 8601, both as JSON strings.
-    """
+    """Return a value for the ``fields`` column: text as it is, else JSON (base64, ISO 8601)."""
     return value if isinstance(value, str) else json.dumps(value, default=in_json)
 
 
@@ -375,10 +366,7 @@ _FIXED_BYTES: Final = {2: 9, 6: 10, 7: 11, 8: 1, 9: 1}
 
 
 def decode(header: bytes, body: bytes) -> DataCommand:
-    """Return the command of these two frames; raises IllFormed (``MT-13``).
-
-    A body where none is used is ignored.
-    """
+    """Return the command of two frames, without an unused body; raises IllFormed (``MT-13``)."""
     kind = header[0] if header else 0
     if not 1 <= kind <= 9:
         raise IllFormed("type", f"no such type of command: {kind}")

@@ -46,10 +46,7 @@ def check_address(address: str) -> None:
 
 
 def choose_family(socket: zmq.Socket[bytes], address: str) -> None:
-    """Let the socket use IPv6 for the next address if this is one of it.
-
-    For a name libzmq would take the IPv6 address of two, and never try the other.
-    """
+    """Allow IPv6 for an address of it alone: of a name's two libzmq would try no other."""
     socket.set(zmq.IPV6, address.startswith("tcp://["))
 
 
@@ -60,11 +57,10 @@ def named(address: str) -> Any:
 
 
 def bind(bound: zmq.Socket[bytes], address: str) -> Callable[[], None]:
-    """Listen there; return what removes the socket's file, for just before it is closed: later it
-    may be another server's.  ConfigurationError if that cannot be.
+    """Listen there or raise ConfigurationError; return what removes the socket's file.
 
-    ZeroMQ by itself removes whatever has the name of an ipc endpoint, and takes it from a server
-    that listens; and it leaves the file behind.
+    That is for just before it is closed: later the file may be another server's.  ZeroMQ by itself
+    removes whatever has its name, takes it from a server that listens, and leaves it behind.
     """
     choose_family(bound, address)
     path = address.removeprefix("ipc://")
@@ -126,10 +122,7 @@ def data_endpoint(control: Sequence[str]) -> str | None:
 
 
 def data_beside(control: Sequence[str], data: str) -> list[str]:
-    """Return where data listens: at ``data``, and on its port at every other host of ``control``.
-
-    A client looks for the data port at the host where it found the control port (``MT-12``).
-    """
+    """Return where data listens: at ``data``, and its port on hosts of ``control`` (``MT-12``)."""
     if not data.startswith("tcp://"):
         return [data]
     port = data.rpartition(":")[2]
@@ -202,8 +195,7 @@ def zap_reply(
 ) -> list[bytes]:
     """Return the answer to a ZAP request; ``metadata`` is for the messages of who is let in.
 
-    ``authorized`` None: whoever comes without a mechanism may connect.  Only libzmq asks, within
-    this process, and of sockets of ours: so a request is whole.
+    ``authorized`` None: anybody without a mechanism.  Only libzmq asks: so a request is whole.
     """
     head, mechanism, rest = list(parts[:4]), parts[7], parts[8:]
     if authorized is None and mechanism == b"NULL":
@@ -305,20 +297,14 @@ def tcp_info(descriptor: int) -> TcpInfo | None:
 
 
 def silent_seconds(descriptor: int) -> float | None:
-    """Return how long nothing has come from the other end of a TCP connection, in seconds.
-
-    None if something of ours is not acknowledged by it, or where the system does not tell.
-    """
+    """Return the seconds since a TCP peer sent anything; None: unknown, or it owes an ack."""
     told = tcp_info(descriptor)
     return None if told is None or told.unacknowledged else told.silent_ms / 1e3
 
 
 @contextmanager
 def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
-    """Yield the connection that was accepted at this endpoint, or connected to it.
-
-    It is None if the descriptor is another one's by now; OSError is raised if it is nobody's.
-    """
+    """Yield this connection; None if the descriptor is another's by now, OSError if nobody's."""
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         yield connection if _belongs(connection, endpoint) else None
 
@@ -348,10 +334,9 @@ def waiting_in(descriptor: int) -> int:
 
 
 def throw_away(connection: socket.socket) -> None:
-    """Throw away what waits to be read from a TCP connection after its end.
+    """Throw away what waits to be read from a TCP connection after its end, in one call.
 
-    One call reads everything: between two of them libzmq's thread could read the bytes behind a
-    gap.  With MSG_TRUNC Linux copies nothing.
+    Between two libzmq's thread could read what is behind a gap.  Linux copies nothing (MSG_TRUNC).
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -417,10 +402,7 @@ class Connections:
         return self._given
 
     def stands(self, serial: int, descriptor: int, ended: Callable[[int], None]) -> bool:
-        """A first message of this connection was read; whether it stands still.
-
-        If it does, ``ended(serial)`` is called when it ends.
-        """
+        """Return whether it stands at its first message; ``ended(serial)`` tells its end."""
         if serial <= self._closed.get(descriptor, 0):
             return False
         self._standing.setdefault(descriptor, {})[serial] = ended
@@ -450,12 +432,9 @@ def messages_within(nbytes: int, frame_bytes: int) -> int:
 class Bounds:
     """What bounds a socket: bytes of a frame, what a peer may leave unread, times in seconds.
 
-    Nothing is thrown away by itself: where others bound what is sent, any number may be unread.
-
     libzmq counts what it holds for a peer in messages, whatever they weigh.  So ``peer_messages``,
-    for each direction, are no more than may have the largest frame each.  ``received_messages``
-    replaces it for what comes, since what goes out is bounded elsewhere on a client (None: it does
-    not).
+    for each direction, are no more than may have the largest frame each; ``received_messages``
+    replaces it for what comes, where what goes out is bounded elsewhere.
     """
 
     frame_bytes: int

@@ -71,13 +71,9 @@ KERNEL_BYTES: Final = 256 << 10
 
 
 class Bounded:
-    """A socket that reads in slices and sends without blocking; mixed into txzmq's connection.
+    """A socket that reads in slices and sends without blocking; mixed into txzmq's connection."""
 
-    Attributes:
-        monitor: the socket on which libzmq tells of connections, if it is asked to.
-    """
-
-    monitor: Any = None
+    monitor: Any = None  # on it libzmq tells of connections, if asked to
 
     _within = False  # the rest of a message with too many frames is to be thrown away
     socket: Any
@@ -95,11 +91,10 @@ class Bounded:
         blocked: Callable[[bytes, bool], None] = lambda peer, full: None,
         prepare: Callable[[Any], None] = lambda connection: None,
     ) -> None:
-        """Make a socket without an endpoint.
+        """Call ``received(messages)``, of a ROUTER ``received(messages, peers)``, for each read.
 
-        ``received(messages)``, of a ROUTER ``received(messages, peers)``, is called once for each
-        read.  ``lost(peer)``: the peer left too much unread; ``blocked(peer, full)``: much waits
-        for it (a tenth of the messages that may, half of the bytes), or nothing any more.
+        ``lost(peer)``: the peer left too much unread; ``blocked(peer, full)``: much waits for it (a
+        tenth of the messages that may, half of the bytes), or nothing any more.
         ``prepare(connection)`` sets more options of its ``socket`` before anything is connected.
         """
         self._received = received
@@ -372,15 +367,12 @@ class Routing:
         curve: bool,
         **options: Any,
     ) -> None:
-        """As :class:`Bounded`, and how connections end.
-
-        ``leaving(peer)``: its connection has ended; what it sent before may still come.
+        """``leaving(peer)``: its connection has ended; what it sent before may still come.
         ``left(peers)``: that was all.  ``endless(host, bytes)``: a connection was cut off, because
         so much of a message came which did not end; ``evicted(host, bytes)``: because
         ``every`` unfinished message together are too much, of which those of a ``trusted(name)``
         weigh their bytes only; ``unread(host, bytes)``: because it did not read these
-        bytes, and all hold too much by ``shared``, which counts them.  ``curve``: connections
-        have CURVE.
+        bytes, and all hold too much by ``shared``, which counts them.
         """
         self._connections = connections
         self._leaving = leaving

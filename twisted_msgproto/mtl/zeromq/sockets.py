@@ -83,16 +83,10 @@ def refusal(kind: int, value: int, curve: bool) -> str:
 
 
 class Watched:
-    """What a DEALER knows of its connection.
+    """What a DEALER knows of its connection."""
 
-    Attributes:
-        refused: called with what is wrong when the server will not have us for good.
-        ended: called when a connection has ended whose hand-shake was over; what had come may still
-            be read.
-    """
-
-    refused: Callable[[str], None] = staticmethod(lambda text: None)
-    ended: Callable[[], None] = staticmethod(lambda: None)
+    refused: Callable[[str], None] = staticmethod(lambda text: None)  # for good
+    ended: Callable[[], None] = staticmethod(lambda: None)  # it stood; more may be read
     monitor: Any
     socket: Any
     _readSoon: Callable[[], None]
@@ -119,11 +113,7 @@ class Watched:
         every: EveryUnfinished,
         **options: Any,
     ) -> None:
-        """Make a socket as :class:`.Bounded` does; ``every`` looks at all sockets of a client.
-
-        A server that sends a message without an end is cut off, because libzmq keeps such a message
-        in memory.
-        """
+        """``every`` cuts off a server whose message has no end: libzmq keeps it in memory."""
         self.unfinished: Unfinished = Unfinished(every, bounds, self._cutOff, self._readSoon)
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 
@@ -233,13 +223,7 @@ class Strangers:
 
 
 class ConnectionAdmission:
-    """The connections of one server, through all its sockets.
-
-    Attributes:
-        connections: the address behind each descriptor that is connected; "" on ipc.
-        refused: called with the address and the reason when a hand-shake fails; the address is ""
-            where it is not known.
-    """
+    """The connections of one server, through all its sockets."""
 
     def __init__(
         self,
@@ -260,7 +244,7 @@ class ConnectionAdmission:
         """
         self._eviction = eviction
         self.refused = refused
-        self.connections: dict[int, str] = {}
+        self.connections: dict[int, str] = {}  # descriptor → address; "" on ipc
         self._limit = limit
         self._per_address = per_address
         self._turned_away = turned_away
@@ -368,7 +352,7 @@ def failed_hand_shake(error: int, curve: bool) -> str:
 
 @cache
 def _txzmq() -> Any:
-    """Return the module, imported late, with the classes of ours that derive from its own."""
+    """Return our classes above txzmq's, which is imported late."""
     import txzmq
 
     class Factory(txzmq.ZmqFactory):
@@ -412,9 +396,8 @@ class Sockets:
     def dealer(self, received: Received, bounds: Bounds, curve: CurveClient | None) -> Any:
         """Return a DEALER socket; ZMQError where the system has no more of them.
 
-        It comes back when its connection is lost, with another identity: whoever it talks to does
-        not know it any more.  (libzmq could be told not to come back, but then it throws away what
-        had arrived before the end: measured.)
+        It comes back with another identity when its connection is lost.  (If libzmq is told not to,
+        it throws away what had arrived before the end: measured.)
         """
 
         def prepare(connection: Any) -> None:
@@ -502,10 +485,7 @@ class Sockets:
         return prepare
 
     def shutdown(self) -> Deferred[None]:
-        """Close all of them; fires when others can listen there.
-
-        libzmq waits for what peers have not read, half a second at most, and the reactor does not.
-        """
+        """Close all; fires when others can listen there: peers may read for half a second."""
         context, reactor = self._closeAll(), self._factory.reactor
         return deferToThreadPool(reactor, reactor.getThreadPool(), context.term)
 

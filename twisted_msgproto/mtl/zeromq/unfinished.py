@@ -83,8 +83,6 @@ NOTHING: Final = TcpInfo()
 
 
 class Seen:
-    """What is known of one connection."""
-
     __slots__ = (
         *("came", "heard", "many", "mark", "moved", "moved_at", "name"),
         *("noted", "peer", "since", "trusted", "waited", "weight"),
@@ -110,27 +108,20 @@ class Seen:
 
 
 class EveryUnfinished:
-    """The connections of all sockets, looked at in turns, and a bound of what they weigh together.
-
-    Attributes:
-        moved: something has come in this round.
-        weight: bytes of memory that all unfinished messages may need.
-    """
+    """The connections of all sockets, looked at in turns, and a bound of their weight."""
 
     def __init__(self, clock: Any, held: Ledger | None = None) -> None:
-        """``held`` has the bound; None: there is none."""
         self._clock = clock
         self._held = Ledger() if held is None else held
         self._sockets: dict[Unfinished, None] = {}
         self._turn: Iterator[tuple[Unfinished, int]] = iter(())
         self._timer: Any = None
         self._looks = LOOKS_PER_TURN
-        self.moved: bool = True
-        self.weight = 0
+        self.moved: bool = True  # something has come in this round
+        self.weight = 0  # bytes of memory that all unfinished messages may need
 
     @classmethod
     def of(cls, shared: SharedState, clock: Any) -> EveryUnfinished:
-        """Return what all servers with this state share."""
         found: EveryUnfinished = shared.by_kind.setdefault(cls, cls(clock, shared.held))
         return found
 
@@ -189,10 +180,6 @@ class Unfinished:
     there.  It is read before the ROUTER is read to its end, or has read from every connection.
     So only a connection of which nothing was read meanwhile is cut off.  While reading is paused,
     all messages that libzmq may hold for a peer count, too.
-
-    Attributes:
-        largest: bytes that an honest peer may have sent of a message, with what comes beside it.
-        buffered_max: bytes that libzmq may hold of an honest peer whose messages nobody reads.
     """
 
     def __init__(
@@ -213,7 +200,7 @@ class Unfinished:
         that is cut off because all together weigh too much; ``trusted(name)`` tells whether one may
         have large messages.
         """
-        self.largest: int = LARGE_FRAMES * bounds.frame_bytes + SLACK_BYTES
+        self.largest: int = LARGE_FRAMES * bounds.frame_bytes + SLACK_BYTES  # of an honest message
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
         self.buffered_max: int = (bounds.peer_messages + 2) * self.largest
         self._every = every
@@ -238,11 +225,7 @@ class Unfinished:
             self._names[name] = seen
 
     def moved_at(self, name: bytes) -> float:
-        """Return when a part of a message went through last, either way; 0.0: nobody knows.
-
-        libzmq says nothing of a message before it is whole: who sends or takes a large one is
-        silent for as long as that needs.
-        """
+        """Return when bytes went through last, of unfinished messages, too; 0.0: nobody knows."""
         seen = self._names.get(name)
         return 0.0 if seen is None else seen.moved_at
 
@@ -467,9 +450,7 @@ class SendBacklogs:
         cut_off: Callable[[SendBacklog, int], None],
         tcp_info: Callable[[int], TcpInfo | None] = tcp_info,
     ) -> None:
-        """``backlogs`` has what waits outside libzmq, by peer; ``cut_off(peer, bytes)`` ends the
-        connection of one that left these bytes unread.
-        """
+        """``backlogs`` are outside libzmq; ``cut_off(peer, bytes)`` ends who left these unread."""
         self._clock = clock
         self._ledger = shared.held
         self._backlogs = backlogs
@@ -487,10 +468,7 @@ class SendBacklogs:
             peer.has_room()
 
     def enter(self, peer: SendBacklog, read: int) -> None:
-        """Note in the ledger what is unread now; ``read`` bytes were read since the last check.
-
-        A peer that reads less than a step at a time does not read.
-        """
+        """Note what is unread; ``read`` bytes since the last check are nothing below a step."""
         backlog = self._backlogs.get(peer.name)
         peer.waiting = 0 if backlog is None else backlog.weight
         nbytes = peer.passed + peer.waiting
