@@ -187,23 +187,18 @@ SERVER: Final[Table[Side]] = {
 
 @dataclass(slots=True)
 class Counters:
-    """Counts what one side has seen, as plain integers.
-
-    ``untyped`` counts properties without a type (``MM-22``), ``stray_acks`` acks for what is not
-    in flight (``MM-21``), ``over_window`` messages beyond the agreed number (``MM-13``),
-    ``ignored_frames`` frames of extensions that have none (``MM-33``).
-    """
+    """Counts what one side has seen, as plain integers."""
 
     received: int = 0
     repeats: int = 0
     sent: int = 0
     acknowledged: int = 0
     acks: int = 0
-    stray_acks: int = 0
-    over_window: int = 0
+    stray_acks: int = 0  # for what is not in flight (``MM-21``)
+    over_window: int = 0  # messages beyond the agreed number (``MM-13``)
     bad_payloads: int = 0
     refused: int = 0
-    untyped: int = 0
+    untyped: int = 0  # properties (``MM-22``)
     unknown_commands: int = 0
-    ignored_frames: int = 0
+    ignored_frames: int = 0  # of extensions that have none (``MM-33``)
     errors: int = 0

@@ -85,7 +85,6 @@ class QueueReader:
         return self._flow.room
 
     def push(self, queue: QueueName, messages: Sequence[QueuedMessage]) -> bool:
-        """Send contents; False if the reader never confirms."""
         flow, profile = self._flow, self._profile
         for content, properties in _given(queue, messages):
             flow.send(queue.name, content, properties)

@@ -59,7 +59,6 @@ class Packer:
     """The limits of events, and how batches are made of them (``LJ-17``, ``LJ-18``)."""
 
     def __init__(self, limits: Limits, version: int) -> None:
-        """``limits`` holds at least :data:`WRITER_LIMITS`; ``version`` is 1 or 2, as a number."""
         if version not in (1, 2):
             raise ValueError(f"version 1 or 2, not {version!r}")
         self.version = version

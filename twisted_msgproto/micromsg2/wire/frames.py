@@ -108,16 +108,13 @@ class Handshake:
 
 @dataclass(slots=True)
 class Messages:
-    """Complete MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
-
-    ``properties`` are bytes as they came; ``nbytes`` is what all of it weighed on the wire.
-    """
+    """Complete MESSAGE/SEND frames that followed each other, as columns (``MM-12``)."""
 
     sequences: list[int] = field(default_factory=list)
     destinations: list[str] = field(default_factory=list)
     properties: list[bytes] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
-    nbytes: int = 0
+    nbytes: int = 0  # on the wire
 
     def __len__(self) -> int:
         return len(self.sequences)

@@ -383,8 +383,6 @@ class WritingFlow(Flow):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One client's session."""
-
     peer: bytes  # the control connection; never shown to anybody
     name: str  # its public name
     virtual_host: str

@@ -198,7 +198,6 @@ class Strangers:
         self._open[address] += 1
 
     def asked(self, address: str) -> None:
-        """Note that libzmq asks by ZAP about one of this address."""
         if self._open[address]:
             self._asked[address] += 1
 
