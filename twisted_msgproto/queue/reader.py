@@ -45,7 +45,8 @@ class QueueReader:
     """A reader of the queue in ``directory``.
 
     Raises QueueError if there is no queue.  A reader holds no files between calls, may be made
-    anywhere at any time, and costs the writer nothing.  Not for use by several threads at once.
+    anywhere at any time, and costs the writer nothing.  Several threads may ask and commit, but not
+    while one reads rows.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> None:

@@ -261,7 +261,8 @@ def read_table(
     table = open_table(place, storage or {}, version)
     dataset = table_dataset(table, place)
     schema = table_schema(table)
-    root = re.sub("^s3://", "s3a://", storage_at(place).location)  # Spark's name for it
+    # A plain path would be one of the cluster's own file system.
+    root = re.sub("^s3://", "s3a://", re.sub("^/", "file:///", storage_at(place).location))
     files = [f"{root}/{one.path}" for one in dataset.get_fragments()]
     if not files:
         return spark.createDataFrame([], schema)
