@@ -62,11 +62,8 @@ if TYPE_CHECKING:
     from .queue import QueueOptions
 
 
-QUEUE_KEYS = ("directory", "max-bytes", "segment-bytes")
-"""All but the directory, which is a text, are sizes for the queue's writer."""
-
-QUEUE_BYTES_LEAST = 1 << 20
-"""``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
+QUEUE_KEYS = ("directory", "max-bytes", "segment-bytes")  # sizes for the writer, but the directory
+QUEUE_BYTES_LEAST = 1 << 20  # ``max-bytes``: smaller ones are full after a few messages
 
 ACCESS = "access"
 
@@ -74,8 +71,7 @@ STATUS_KEYS = ("endpoint", "token-file")
 
 SHARED = ("queue", "status", "limits", ACCESS)
 
-OF_A_BRIDGE = ("table", "trigger", "max_rows")
-"""With one of these keys it is a file of the other program."""
+OF_A_BRIDGE = ("table", "trigger", "max_rows")  # keys of the other program's file
 
 ELSEWHERE = {
     "queue",
@@ -103,8 +99,7 @@ BELONGS: Mapping[str, str] = {
 
 HIDDEN = "(hidden)"
 
-SECRET_WORDS = ("password", "secret", "token")
-"""An option with one of these in its name is not shown."""
+SECRET_WORDS = ("password", "secret", "token")  # options with one in their name are not shown
 
 Table = Mapping[str, Any]
 
@@ -213,10 +208,7 @@ def _merge(tables: dict[str, Any], table: str, key: str, value: object) -> None:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the file's tables; relative paths in it are those of its directory.
-
-    Raises ConfigurationError if it cannot be read or is no TOML.
-    """
+    """Return the file's tables, paths as its directory's; ConfigurationError if it cannot be."""
     directory = str(path.absolute().parent)
     return {name: _located(name, table, directory) for name, table in read_toml(path).items()}
 
@@ -247,19 +239,11 @@ def _shared_path(key: str, value: str, directory: str) -> str:
 
 
 class Configuration:
-    """A gateway.toml, checked as far as it can be without opening anything.
-
-    Attributes:
-        queue: the keys of [queue], checked; empty without a queue.
-        status: the keys of [status], checked; empty if nothing is shown.
-        access: the rules of [[access]]; None allows everything.
-        servers: protocol name → its plugin's options, parsed; in the file's order.
-        tables: what it was made of.
-    """
+    """A gateway.toml, checked as far as it can be without opening anything."""
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         """Raises ConfigurationError that names the table and key that cannot be."""
-        self.tables = tables
+        self.tables = tables  # what it was made of
         for name, table in tables.items():
             # Our own come first: without another package's nobody asks which there are.
             if name not in (*registry.PROTOCOLS, *SHARED) and name not in registry.known():
@@ -274,9 +258,9 @@ class Configuration:
                 )
             if name != ACCESS and not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
-        self.queue: dict[str, Any] = _queue_keys(tables.get("queue"))
+        self.queue: dict[str, Any] = _queue_keys(tables.get("queue"))  # empty without one
         self.status: dict[str, str] = _status_keys(tables.get("status"))
-        self.access: Rules | None = None
+        self.access: Rules | None = None  # all is allowed
         if ACCESS in tables:
             self.access = Rules.of(tables[ACCESS])
             self.access.check_protocols(registry.known())
@@ -297,9 +281,7 @@ class Configuration:
         self._check_ports()
 
     def _check_ports(self) -> None:
-        """Raise ConfigurationError if two servers reuse one port: either would get the other's
-        connections, and the system refuses nothing.
-        """
+        """Raise ConfigurationError if two servers reuse one port: the system refuses nothing."""
         first: dict[tuple[str, int], str] = {}
         for name, options in self.servers.items():
             for text in options.endpointStrings() if options["reuse-port"] else ():
@@ -469,10 +451,7 @@ def _status_keys(table: Table | None) -> dict[str, str]:
 
 
 class FileAgain:
-    """A gateway.toml that a running gateway reads again: its rules change, and nothing else of it.
-
-    Whatever else has changed in it is named, and is in force after the next start.
-    """
+    """Reads a gateway.toml again: its rules change; other changes are named, for the next start."""
 
     def __init__(self, options: Options, gateway: Gateway) -> None:
         self._options = options

@@ -29,15 +29,9 @@ if TYPE_CHECKING:
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 """The endpoint of a server for this machine alone, on a port that the system chooses, is this."""
 
-PROTOCOL_GROUP: Final = "twisted_msgproto.protocols"
-"""Protocols are entry points of this group; each value is a :class:`Registered` of their name."""
-
-SINK_GROUP: Final = "twisted_msgproto.sinks"
-"""Sinks are entry points of this group; see
-:meth:`twisted_msgproto.net.gateway.Gateway.sinkOf`."""
-
-NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-"""A protocol's name matches this, since it names a table of TOML and a twistd plugin."""
+PROTOCOL_GROUP: Final = "twisted_msgproto.protocols"  # entry points to :class:`Registered`
+SINK_GROUP: Final = "twisted_msgproto.sinks"  # used by ``Gateway.sinkOf``
+NAME: Final = re.compile(r"[a-z][a-z0-9_]*")  # it names a TOML table and a twistd plugin
 
 RESERVED: Final = frozenset(["access", "broker", "limits", "msgproto", "queue", "spark", "status"])
 """These names mean something else in a gateway.toml or to ``twistd``."""
@@ -121,10 +115,7 @@ def known() -> list[str]:
 
 
 def registered(name: str) -> Registered:
-    """Return the protocol of this name.
-
-    Raises ConfigurationError if there is none, and if the package that provides it is broken.
-    """
+    """Return the protocol; ConfigurationError if there is none, or its package is broken."""
     row = PROTOCOLS.get(name)
     if row is not None:
         return row
@@ -138,10 +129,7 @@ def registered(name: str) -> Registered:
 def usable(
     complain: Callable[[str], object], parts: Iterable[tuple[str, str]] = ()
 ) -> Iterator[Registered]:
-    """Iterate over all protocols; a broken one is left out, and ``complain(line)`` is called.
-
-    A protocol that lacks one of ``parts`` is broken, too; each is a module and an attribute.
-    """
+    """Iterate over all protocols; one broken, or without one of ``parts``, is told and left out."""
     yield from PROTOCOLS.values()
     for name in sorted(_others(PROTOCOL_GROUP)):
         if name in PROTOCOLS:
@@ -159,10 +147,7 @@ def usable(
 
 
 def load(name: str, module: str) -> ModuleType:
-    """Import one module of a protocol's package: ``load("lumberjack", "service")``.
-
-    Raises ConfigurationError when another package's module cannot be imported.
-    """
+    """Import a protocol's module; ConfigurationError when another package's cannot be."""
     package = registered(name).package
     try:
         return importlib.import_module(f"{package}.{module}")
@@ -205,10 +190,7 @@ def known_sinks() -> list[str]:
 
 
 def registered_sink(name: str) -> object:
-    """Return the class or function that makes the sink of this name.
-
-    Raises ConfigurationError if there is none, and if the package that provides it is broken.
-    """
+    """Return what makes this sink; ConfigurationError if none, or its package is broken."""
     offers = _others(SINK_GROUP).get(name)
     if offers is None:
         names = ", ".join(known_sinks()) or "none"

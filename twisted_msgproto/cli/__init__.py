@@ -51,8 +51,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """Each sub-command with its summary, in the order of ``msgproto --help``."""
 
-OF_ACTIONS = ("queue", "broker", "table")
-"""The sub-commands that have actions."""
+OF_ACTIONS = ("queue", "broker", "table")  # the sub-commands that have actions
 
 REMEDIES: Mapping[int, str] = {
     errno.EACCES: "; run this as a user who may, or name another place",
@@ -65,17 +64,13 @@ REMEDIES: Mapping[int, str] = {
     errno.ENOTDIR: "; a part of that path is a file: name another place",
 }
 
-OUTPUT_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
-"""Without a file's name: what was to be printed.  No reading fails like this."""
+OUTPUT_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG  # of what is printed; no reading fails so
 
 WHOLE: Final = ("msgproto bridge", "msgproto demo")
 """They need all of the extra ``spark``: what they lack is one of its parts, and seldom alone."""
 
-USAGE_ERROR = 2
-"""A command ends with this exit status when the operator has to change something."""
-
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit status after Ctrl-C, as a shell expects it."""
+USAGE_ERROR = 2  # a command ends with this exit status when the operator has to change something
+INTERRUPTED = 128 + signal.SIGINT  # exit status after Ctrl-C, as a shell expects it
 
 
 class SubCommands(click.Group):
@@ -115,8 +110,7 @@ class SubCommands(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-COMPLETING = "_MSGPROTO_COMPLETE"
-"""With this variable a shell asks what may stand where its user has come to."""
+COMPLETING = "_MSGPROTO_COMPLETE"  # a shell sets it, and asks what may stand where its user is
 
 msgproto: SubCommands = click.version_option(__version__, message="msgproto %(version)s")(
     SubCommands(
@@ -162,10 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def open_standard_descriptors() -> None:
-    """Put /dev/null in the place of what was closed before the start.
-
-    Otherwise a queue's file or a socket gets its number, and what a library or Java prints.
-    """
+    """Open what was closed as /dev/null: else a queue's file would get its number, and prints."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -39,8 +39,7 @@ class Load:
         self.errors: Counter[str] = Counter()  # clients by why they failed
         self.began = self.ended = 0.0
         self.length = asked.seconds
-        self.rate = None if asked.rate is None else asked.rate / asked.clients
-        """Of each client."""
+        self.rate = None if asked.rate is None else asked.rate / asked.clients  # of each client
         self._absent = asked.clients
         self._started: list[Any] = []
 

@@ -70,10 +70,7 @@ def action(name: str, text: str) -> Callable[[Callable[[Any, SimpleNamespace], i
 
 
 def opened(where: str, token_file: str | None = None, authority: str | None = None) -> Any:
-    """Return the BrokerView of the gateway at ``where``, or of its files, with plain values.
-
-    Raises QueueError for what is no queue, QueueAway for a gateway that does not answer.
-    """
+    """Return a BrokerView, with plain values; QueueError for no queue, QueueAway for no answer."""
     from ..net.site.client import SOCKET_NAME, GatewayBroker, is_endpoint
 
     if is_endpoint(where):

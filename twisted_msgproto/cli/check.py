@@ -105,8 +105,7 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
         raise ConfigurationError("; ".join(refused))
 
 
-NEW_QUEUE_BYTES = 64 << 10
-"""Its first files and their directories; one that is there starts on a full disk, too."""
+NEW_QUEUE_BYTES = 64 << 10  # first files and directories; an old queue starts on a full disk, too
 
 
 def try_queue(directory: Path) -> None:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
-FAILED = 1
-"""Exit status when the peer or the network is the cause."""
+FAILED = 1  # exit status when the peer or the network is the cause
 
 ALIKE: Final = (
     "destination user tls_ca tls_cert tls_key window compress protocol_version ttl pipelining"
@@ -125,9 +124,8 @@ def why_not(
 ) -> str | None:
     """Run ``work`` in the reactor; None if it ended well, else why it did not, in words.
 
-    Raises KeyboardInterrupt, BrokenPipeError when nobody reads our output, and ConfigurationError,
-    also for a message that is above a limit: the operator has to change it.
-    ``python -X dev`` lets every other error through, with its traceback.
+    KeyboardInterrupt, BrokenPipeError (nobody reads our output) and ConfigurationError, also for a
+    message above a limit, are raised; with ``python -X dev`` every other error, too.
     """
     from twisted_msgproto.core.reasons import reason
 
@@ -146,10 +144,7 @@ def why_not(
 
 
 def _begin_logging() -> None:
-    """One line says how it ended; ``python -X dev`` shows all that is logged.
-
-    Without an observer Twisted prints the traceback of whatever is logged as a failure.
-    """
+    """Tell in one line how it ended, all with ``python -X dev``; Twisted else prints tracebacks."""
     from twisted.logger import globalLogBeginner, textFileLogObserver
 
     observers = [textFileLogObserver(sys.stderr)] if sys.flags.dev_mode else []
@@ -165,17 +160,11 @@ def tell(name: str, text: str) -> None:
 
 T = TypeVar("T")
 
-STOP_SECONDS: Final = 12.0
-"""After a signal, work may end its connections in order for this long: longer than any protocol's
-limit ``drain``.  Then the process ends all the same."""
+STOP_SECONDS: Final = 12.0  # after a signal; longer than any protocol's limit ``drain``
 
 
 def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """What ``work`` returns or raises is returned or raised here; a process can do this once.
-
-    SIGINT and SIGTERM cancel it; it may end its connections in peace, then KeyboardInterrupt is
-    raised.
-    """
+    """Return or raise what ``work`` does, once a process; signals cancel it: KeyboardInterrupt."""
     from twisted.internet import reactor as installed  # late: importing it installs it
     from twisted.internet.defer import Deferred
     from twisted.internet.error import ReactorNotRunning

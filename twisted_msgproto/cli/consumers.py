@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-BRIDGE: Final = re.compile(r"spark-[0-9A-Za-z]{8}")
-"""A bridge names its consumer like this, unless ``--consumer`` names it."""
+BRIDGE: Final = re.compile(r"spark-[0-9A-Za-z]{8}")  # a bridge's name without ``--consumer``
 
 _MARK: Final = (
     "what has landed stands in the table's own log, and the consumer only tells the gateway what it"
@@ -145,10 +144,7 @@ def offset_of(queue: Queue, place: str) -> int:
 
 
 def reset(queue: Queue, name: str, offset: int) -> None:
-    """Raises QueueError for a consumer that is none.
-
-    QueueMismatch for an offset that was trimmed (also meanwhile) or is beyond the end.
-    """
+    """QueueError for no consumer; QueueMismatch for what was trimmed, or is beyond the end."""
     described = queue.describe()
     if name not in described.consumers:
         known = ", ".join(sorted(described.consumers)) or "none"

@@ -47,23 +47,18 @@ if TYPE_CHECKING:
 
 MESSAGES = 1_000
 
-START_SECONDS = 120.0
-"""The gateway may need this long until it listens, and the bridge until it runs."""
-
-STILL_SECONDS = 600.0
-"""A process that hangs fails; a busy machine may keep Spark from its first batch for minutes."""
+START_SECONDS = 120.0  # until the gateway listens, and until the bridge runs, at most
+STILL_SECONDS = 600.0  # then it hangs; a busy machine delays Spark's first batch by minutes
 
 LOOK_SECONDS = 0.2
 
-END_SECONDS = 20.0
-"""A child may need this long for its last work after SIGTERM; then it is killed."""
+END_SECONDS = 20.0  # a child may need this long for its last work after SIGTERM; then it is killed
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 TAIL_LINES = 8
 
-NEEDED = ("pyarrow", "pyspark", "deltalake")
-"""Gateway, bridge and report need these, which extras bring."""
+NEEDED = ("pyarrow", "pyspark", "deltalake")  # by gateway, bridge and report; extras bring them
 
 
 class DemoFailed(MsgprotoError):
@@ -73,10 +68,8 @@ class DemoFailed(MsgprotoError):
 class Count(NamedTuple):
     sent: int
     acknowledged: int
-    landed: int
-    """Spark reads this many in the table."""
-    read_again: int
-    """pyarrow reads this many in the table."""
+    landed: int  # by Spark
+    read_again: int  # by pyarrow
 
     @property
     def agrees(self) -> bool:
@@ -525,10 +518,7 @@ def handled(action: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Delay signals to the end of the block, as KeyboardInterrupt.
-
-    They are noted, not blocked: a child would inherit a mask.
-    """
+    """Note signals, and raise KeyboardInterrupt at the end; a child would inherit a mask."""
     came: list[int] = []
     with handled(lambda number, frame: came.append(number)):
         yield

@@ -30,22 +30,14 @@ from .options import FILE, command, flag, option
 
 OK, NOTE, MISSING = "ok", "note", "missing"
 
-OPEN_FILES_LEAST = 10_000
-"""A server admits this many connections by default; each needs an open file."""
-
-FREE_BYTES_LEAST = 1 << 30
-"""A queue's disk with less free space than this is nearly full: senders wait when it is."""
-
-SYNCS = 20
-"""The disk is timed over this many syncs of 4 KiB."""
+OPEN_FILES_LEAST = 10_000  # a server's default admits this many connections, each a file
+FREE_BYTES_LEAST = 1 << 30  # with less a queue's disk is nearly full, and then senders wait
+SYNCS = 20  # the disk is timed over this many syncs of 4 KiB
 
 SYNC_BYTES = 4096
 
-SLOW_SYNC_SECONDS = 0.02
-"""A disk that needs longer for a sync is worth a note: each acknowledgement waits for one."""
-
-MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
-"""On these what was synced may be gone after a restart."""
+SLOW_SYNC_SECONDS = 0.02  # slower ones are worth a note: each acknowledgement waits for one
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})  # synced is not kept there
 
 PARTS = (
     ("queue", "pyarrow", "the durable queue"),
@@ -60,8 +52,7 @@ PARTS = (
 )
 """Each row has an extra of this package, the distribution that it brings, and its purpose."""
 
-NEEDED = frozenset({"queue", "spark", "delta"})
-"""Without these extras something that the first page promises cannot be done."""
+NEEDED = frozenset({"queue", "spark", "delta"})  # for all that the first page promises
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,9 @@ GATEWAY_UNIT = "msgproto-gateway.service"
 INSTANCE_UNIT = "msgproto-gateway@{}.service"
 BRIDGE_UNIT = "msgproto-bridge.service"
 
-OPEN_FILES = 65_536
-"""Each connection needs one: a server admits 10,000, and systemd's default is 1,024."""
-
-STOP_SECONDS = 15
-"""systemd kills after this time: the gateway ends within 5 s, and the bridge ends its batch."""
-
-WATCHDOG_SECONDS = 60
-"""systemd ends and starts again a gateway whose reactor has stood still for this long."""
+OPEN_FILES = 65_536  # one a connection: a server admits 10,000, and systemd's default is 1,024
+STOP_SECONDS = 15  # then systemd kills; a gateway ends in 5 s, and a bridge ends its batch
+WATCHDOG_SECONDS = 60  # systemd restarts a gateway whose reactor stood still so long
 
 FILE_MODE, UNIT_MODE, DIRECTORY_MODE = 0o640, 0o644, 0o755
 """A gateway.toml may hold passwords; systemd warns of a unit that nobody can read."""
@@ -57,17 +52,13 @@ AUTHORITY, AUTHORITY_KEY, USERS = "ca.pem", "ca.key", "users"
 MODES = {AUTHORITY: 0o644, AUTHORITY_KEY: 0o600}
 """Clients get the authority's certificate; who has its key can be any server."""
 
-CERTIFICATE_DAYS, AUTHORITY_DAYS = 825, 3650
-"""Some clients refuse a server's certificate that lasts longer than 825 days."""
+CERTIFICATE_DAYS, AUTHORITY_DAYS = 825, 3650  # some clients refuse a server's beyond 825
 
 TLS_NAME = re.compile(r"(?=.{1,251}$)(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 """With .pem it is the name of a file."""
 
-INSTANCES_MAX = 64
-"""Each instance needs a processor's time and 100 MiB of memory; more are none of one machine."""
-
-INSTANCE = "\0"
-"""Stands for systemd's %i until everything else is escaped."""
+INSTANCES_MAX = 64  # each takes a processor's time and 100 MiB; no machine has more
+INSTANCE = "\0"  # stands for systemd's %i until everything else is escaped
 
 UNSHARED = {"micromsg2": "no-broker", "umq": "no-hub"}
 """These servers can share their port only without what is in the memory of one process."""
@@ -114,8 +105,7 @@ INSTANCES = """\
 # and --set status.endpoint=...  All limits and rates of log-ins count in each instance.
 """
 
-STATUS_PORT = 8480
-"""The live page's port, at which ``msgproto status`` asks by itself."""
+STATUS_PORT = 8480  # the live page's port, at which ``msgproto status`` asks by itself
 
 UNIT = """\
 [Unit]
@@ -223,8 +213,7 @@ def run(arguments: SimpleNamespace) -> int:
     return 0
 
 
-LOGIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
-"""What useradd takes for a name on every system."""
+LOGIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)  # useradd's on every system
 
 
 def user_of_units(name: str | None) -> str:
@@ -254,13 +243,10 @@ def refusal(name: str) -> str | None:
 
 
 def write(directory: Path, files: Mapping[str, str], user: str) -> list[Path]:
-    """Raises ConfigurationError, and nothing is written, if a file is there.
+    """ConfigurationError, and nothing is written, if a file is there; else all of it or none.
 
-    Nothing stays of what cannot be written as a whole, or the next try would find it.
-
-    Whatever the umask, only the owner writes them, ``user``'s group alone reads what may hold
-    secrets, and a directory that is made for them is ``user``'s.  Returns what this process may
-    not give to that user.
+    Only the owner writes them, ``user``'s group alone reads what may hold secrets, and a directory
+    made for them is ``user``'s. Returns what cannot be given to that user.
     """
     present = [name for name in files if (directory / name).exists()]
     if present:
@@ -436,11 +422,7 @@ def typed() -> str:
 
 
 def gateway_unit(directory: Path, user: str, queues: Path | None = None) -> str:
-    """``queues``, a directory of them, makes it a template.
-
-    The number of an instance is the name of its queue, and the last number of the loopback address
-    of its page.
-    """
+    """``queues``, a directory, makes it a template: a number for queue and loopback address."""
     words = [*program(), "gateway", "--config", str(directory / CONFIGURATION)]
     if queues is not None:
         page = f"tcp:{STATUS_PORT}:interface=127.0.0.{INSTANCE}"

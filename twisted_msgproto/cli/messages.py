@@ -19,8 +19,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 
 READ_BYTES = 262_144
 
-LINE_BYTES_MAX = 67_108_864
-"""A line that grows beyond this is no message of any protocol here."""
+LINE_BYTES_MAX = 67_108_864  # a line that grows beyond this is no message of any protocol here
 
 
 class Lines:

@@ -38,14 +38,9 @@ class Named(click.Path):
         return super().convert(value, param, ctx)
 
 
-FILE: Final = Named(readable=False, path_type=Path)
-"""A path on this machine."""
-
-SIZE_BYTES: Final = 300
-"""Made-up messages have this size."""
-
-LOCATION: Final = Named(readable=False)
-"""A path, or an address; either is text."""
+FILE: Final = Named(readable=False, path_type=Path)  # a path on this machine
+SIZE_BYTES: Final = 300  # made-up messages have this size
+LOCATION: Final = Named(readable=False)  # a path, or an address; either is text
 
 
 class Read(click.ParamType[Any]):
@@ -136,10 +131,7 @@ def group(text: str | None) -> Group:
 def command(
     text: str | None, name: str | None = None, cls: type[click.Command] = click.Command
 ) -> Callable[[Run], click.Command]:
-    """Make a command of a function that gets its words as one object and returns the exit status.
-
-    Options are decorators below this one.
-    """
+    """Make a command of a function that gets its words as one object and returns the status."""
 
     def made(run: Run) -> click.Command:
         def call(**words: Any) -> int:
@@ -208,11 +200,8 @@ as_json = flag("--json", "one JSON object")
 # ── the queue that an operator names ──────────────────────────────────────────────────────────────
 
 
-CALL_SECONDS_MAX = 10.0
-"""A gateway elsewhere may need this long for one answer."""
-
-ELSEWHERE = ("grpc://", "grpc+tls://")
-"""The address of a queue on another machine begins with one of these."""
+CALL_SECONDS_MAX = 10.0  # a gateway elsewhere may need this long for one answer
+ELSEWHERE = ("grpc://", "grpc+tls://")  # of a queue on another machine
 
 
 queue_options = together(

@@ -9,8 +9,7 @@ from typing import Final, TextIO
 import click
 
 LIVE_SECONDS: Final = 0.2
-PLAIN_SECONDS: Final = 2.0
-"""Without a terminal every line stays: at most one is printed in this time."""
+PLAIN_SECONDS: Final = 2.0  # between lines without a terminal, where every line stays
 
 
 class Line:

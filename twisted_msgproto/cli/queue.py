@@ -25,10 +25,8 @@ from . import consumers, tail
 from .options import FILE, argument, as_json, command, group, one_of, option, reading
 from .rows import messages_of, row
 
-DAMAGED = 1
-"""``verify`` ends with this exit status when something is damaged."""
-UNSEEN = 3
-"""The status of ``verify`` if nothing is damaged as far as it could look: not far enough."""
+DAMAGED = 1  # ``verify`` ends with this exit status when something is damaged
+UNSEEN = 3  # the status of ``verify`` if nothing is damaged as far as it could look: not far enough
 
 
 run = group(__doc__)

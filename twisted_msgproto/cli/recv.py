@@ -28,8 +28,7 @@ from .rows import row
 if TYPE_CHECKING:
     from ..net.clients.command_types import RecvOptions
 
-QUIET_SECONDS = 1.0
-"""With ``--until-empty`` a queue is empty when nothing has come of it for this long."""
+QUIET_SECONDS = 1.0  # with ``--until-empty`` a queue from which nothing comes so long is empty
 
 
 def as_line(message: Message, *, as_json: bool, properties: bool = False) -> str:
@@ -53,11 +52,10 @@ async def receive(
 ) -> None:
     """Call ``show`` with what comes, until there is enough of it or nobody wants it any more.
 
-    It returns when ``options.count`` messages came, when no part of one came for ``timeout``
-    seconds, or when the peer ends in peace.  With ``until_empty`` these seconds (QUIET_SECONDS
-    where none are given) begin when the server has agreed to send what waits.  What comes after the
-    end, or cannot be shown, is refused, so that nobody takes it for received.  BrokenPipeError as
-    soon as nobody reads the pipe ``output`` any more, or when ``show`` raises it.
+    That is after ``options.count`` messages, ``timeout`` seconds without a part of one, or the
+    peer's end; with ``until_empty`` these seconds (QUIET_SECONDS) begin once the server has agreed.
+    What comes later, or cannot be shown, is refused, so that nobody takes it for received.
+    BrokenPipeError as soon as nobody reads ``output``, or from ``show``.
     """
     from .waiting import LEAVE_SECONDS, Attempt, Reader
 

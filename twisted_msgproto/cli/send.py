@@ -48,8 +48,7 @@ T = TypeVar("T")
 
 CALL_SECONDS = 60.0
 
-NO_SUCH_METHOD = 3
-"""Exit status of ``--call`` for a method that the server has not: it stored the call."""
+NO_SUCH_METHOD = 3  # exit status of ``--call``: the server lacks the method, and stored it
 
 
 sending = together(
@@ -125,10 +124,7 @@ async def deliver(
     progress: Counted,
     timeout: float | None = None,
 ) -> None:
-    """Raises TimedOut when the server owes an answer and gives none for ``timeout`` seconds.
-
-    ConfigurationError for a line that cannot be sent; those before it are.
-    """
+    """TimedOut if an owed answer is late; ConfigurationError for an unfit line, at its turn."""
     from .waiting import PATIENCE_SECONDS, Patience
 
     patience = Patience(reactor, timeout or PATIENCE_SECONDS, messages, progress)

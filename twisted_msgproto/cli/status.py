@@ -28,8 +28,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:8480"
 
 WATCH_SECONDS: Final = 2.0
 
-ROWS_MAX: Final = 20
-"""A table shows at most this number of rows; ``--json`` has more."""
+ROWS_MAX: Final = 20  # a table shows at most this number of rows; ``--json`` has more
 
 
 @command(__doc__)

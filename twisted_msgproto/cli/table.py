@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from twisted_msgproto.table.derive import Derived, Tried
     from twisted_msgproto.table.proof import Report
 
-WRONG = 1
-"""``verify`` ends with this exit status when something is missing or twice."""
+WRONG = 1  # ``verify`` ends with this exit status when something is missing or twice
 
 AGE = re.compile(r"(\d{1,6})\s*(h|d|hours?|days?)")
 

@@ -23,17 +23,10 @@ from ..net.clients.command_types import Messages
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS: Final = 30.0
-"""A peer that owes something may be silent for this long."""
-
-ALIVE_FACTOR: Final = 20
-"""A peer that says that it is at work, and acknowledges nothing, has this many times as long."""
-
-LEAVE_SECONDS: Final = 5.0
-"""Once we have given up, the protocol may take this long to close its connections."""
-
-GOODBYE_SECONDS: Final = 1.0
-"""It has less where the peer was silent for as long as it may: that answers no goodbye, either."""
+PATIENCE_SECONDS: Final = 30.0  # a peer that owes something may be silent for this long
+ALIVE_FACTOR: Final = 20  # so much longer for a peer that is at work, but acknowledges nothing
+LEAVE_SECONDS: Final = 5.0  # for a protocol to close its connections once we gave up
+GOODBYE_SECONDS: Final = 1.0  # less, for a silent peer: it answers no goodbye, either
 
 
 def silent(seconds: float) -> str:
@@ -164,11 +157,7 @@ class Patience:
 
 
 class Reader:
-    """A watch whether somebody still reads the pipe that our output goes to.
-
-    A pipe whose reading end is closed says so to whoever waits for input on the writing end, where
-    input never comes.  Other kinds of output (files, terminals, sockets) are not watched.
-    """
+    """Watches whether somebody still reads the pipe of our output; no other output is watched."""
 
     def __init__(self, reactor: Any, descriptor: int | None, gone: Callable[[], None]) -> None:
         self._reactor = reactor

@@ -27,8 +27,7 @@ from twisted_msgproto.core.packed import PackedBytes, PackedMaps, PackedNumbers,
 from .format import ALIGNMENT
 from .schema import ATTACHMENTS, BYTES, FIELDS, STORED, TEXT
 
-Buffers = tuple[Any, ...]
-"""A column's buffers; the first, its presence, has 0 for each None, and is empty without one."""
+Buffers = tuple[Any, ...]  # of a column; its presence first: 0 for each None, empty without one
 
 END_BYTES: Final = 4
 ENDS, LISTS, DATA = -1, -2, -3
@@ -174,8 +173,8 @@ _PACKED: Final[dict[type, Callable[[Any], Buffers]]] = {
 def buffers_of(values: Sequence[Any], kind: pa.DataType) -> Buffers:
     """Return the buffers of a column of this type; those of packed values are not copied.
 
-    Raises TypeError, AttributeError or struct.error for values that are not of this type,
-    UnicodeEncodeError, and OverflowError beyond 31 bits.
+    Raises TypeError, AttributeError or struct.error for other types' values, UnicodeEncodeError,
+    and OverflowError beyond 31 bits.
     """
     return (_PACKED.get(type(values)) or _KNOWN[kind])(values)
 
@@ -216,16 +215,14 @@ def _joined(role: int, parts: Sequence[Any]) -> Any:
 
 # -- blocks ---------------------------------------------------------------------------------------
 
-JOINED_BYTES: Final = 64 << 10
-"""A block up to this size is one piece; a larger one would cost another copy of its bytes."""
+JOINED_BYTES: Final = 64 << 10  # a larger block is not one piece: that costs another copy
 
 
 class Form(NamedTuple):
     """What blocks with the same columns have in common, and None in the same ones."""
 
     head: struct.Struct  # where each buffer ends, counted from behind the head
-    roles: tuple[tuple[int, tuple[int, ...]], ...]
-    """Of each column: whether it has a presence, and the roles of its other buffers."""
+    roles: tuple[tuple[int, tuple[int, ...]], ...]  # has a presence, others' roles
 
 
 @cache
@@ -255,10 +252,7 @@ def bits_of(columns: int) -> tuple[int, ...]:
 
 
 def read(columns: int, partial: int, block: Any, rows: int) -> list[Buffers]:
-    """Return the columns of a block, ``bytes`` or a view of them.
-
-    Raises ValueError or struct.error for a block that has not ``rows`` values in each column.
-    """
+    """Return a block's columns (``bytes`` or views); ValueError or struct.error if not ``rows``."""
     head, roles = form_of(columns, partial)
     base = at = head.size
     ends = iter(head.unpack_from(block))

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from .interface import Queue
 
 DIRECTORY = "consumers"
-STANDS_STILL_SECONDS = 3600.0
-"""A bridge commits every few seconds: one without for so long is gone, and the disk fills."""
+STANDS_STILL_SECONDS = 3600.0  # a bridge without a commit for so long is gone: the disk fills
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _TEXT = re.compile(r"offset (\d{20}) queue ([0-9a-f]{32})", re.ASCII)
@@ -53,10 +52,9 @@ def read(disk: Disk, directory: str, consumer: str, queue_id: str) -> int | None
 
 
 def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int) -> None:
-    """Make ``offset`` durable as what ``consumer`` has committed.
+    """Make ``offset`` durable for ``consumer``; on a full disk the file is written over.
 
-    On a full disk the old file is written over in place: what is committed can be trimmed, and
-    that makes room.  Raises QueueError for a wrong name or offset, OSError from the disk.
+    That makes room. QueueError for a wrong name or offset, OSError from the disk.
     """
     path = _path(directory, consumer)
     if not 0 <= offset <= OFFSET_MAX:
@@ -170,9 +168,8 @@ def status_path(queue: str | os.PathLike[str], consumer: str) -> Path:
 def read_statuses(queue: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the status of every bridge that ever ran on this queue, by consumer's name.
 
-    The keys are described in ``docs/spark.md``.  A bridge that was killed still says ``running``:
-    compare ``updated_at`` (seconds since 1970, written every second) with the time.  Unreadable
-    files are left out, and of more than :data:`STATUSES_MAX` the oldest.
+    A killed bridge still says ``running``: compare ``updated_at`` (seconds since 1970, each
+    second). Unreadable files are left out, and beyond :data:`STATUSES_MAX` the oldest.
     """
     found = []
     for path in (Path(queue) / STATUSES).glob("*.json"):
@@ -197,15 +194,13 @@ def read_status(path: Path) -> dict[str, Any] | None:
     return status if isinstance(status, dict) else None
 
 
-SILENT_SECONDS: Final = 30.0
-"""A bridge writes every second, and one on another machine is heard every 5 s."""
+SILENT_SECONDS: Final = 30.0  # a bridge writes each second; from elsewhere each 5 s
 
 
 def rests_until(status: Mapping[str, Any], now: float) -> float:
     """Return until when nobody misses a bridge, in seconds since 1970 UTC; 0.0 if it is missed.
 
-    A run that ended in order says when the next one is due.  One that was killed, or has failed,
-    says nothing, and one whose clock was a day ahead is not believed.
+    Killed or failed, it is missed; a clock a day ahead is not believed.
     """
     until, heard = _time(status.get("rests_until")), _time(status.get("updated_at"))
     alive = status.get("state") in ("starting", "running") and now - heard <= SILENT_SECONDS
@@ -257,11 +252,7 @@ def _time(value: object) -> float:
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:
-    """Write a status to ``path``, whole and for this user alone.  Raises OSError.
-
-    The directory that ``path`` is in is made, but none above it: a queue that was moved away or
-    whose disk is not there is not begun anew by those who read it.
-    """
+    """Write a status to ``path``, whole, for this user alone; OSError.  Only its folder is made."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

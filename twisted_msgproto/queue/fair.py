@@ -13,28 +13,16 @@ from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 QUANTUM_BYTES: Final = 64 << 10  # one usual read of a socket
-
-GROUP_SECONDS: Final = 0.020
-"""Writing one group should last this long: others wait for half of it on average."""
-
-SYNC_SHARE: Final = 3.0
-"""A group's bytes may cost so many syncs: GROUP_SECONDS alone would starve bulk on slow disks."""
-
-GROUP_BYTES_MIN: Final = 256 << 10
-"""Smaller groups save nobody any time: most of their cost is the sync."""
-
-MEMORY: Final = 0.9
-"""Each group's cost keeps this much of its weight when the next one is known: some ten count."""
-
-SPREAD_MIN: Final = 0.1
-"""Sizes of groups must differ this much (relative to their mean) to tell bytes from syncs."""
+GROUP_SECONDS: Final = 0.020  # to write one group; others wait half of it on average
+SYNC_SHARE: Final = 3.0  # syncs' worth of bytes a group: else slow disks would starve bulk
+GROUP_BYTES_MIN: Final = 256 << 10  # smaller ones save no time: most of it is the sync
+MEMORY: Final = 0.9  # weight that a group's cost keeps when the next is known: some ten count
+SPREAD_MIN: Final = 0.1  # of groups' sizes, relative to their mean, to tell bytes from syncs
 
 FIRST_SYNC_SECONDS: Final = 0.001
 
 FIRST_BYTE_SECONDS: Final = 1e-8  # believed before anything was written: 100 MB/s
-
-IDLE_SESSIONS_MAX: Final = 64
-"""Each of many short connections would else be kept for ever: nobody's turn follows."""
+IDLE_SESSIONS_MAX: Final = 64  # many short connections would be kept for ever else
 
 E = TypeVar("E")
 

@@ -28,15 +28,11 @@ from .schema import SCHEMA, empty
 REQUEST_BYTES_MAX = 4096
 ROWS_MAX = 100_000
 
-TOKEN_FILE = "flight-{port}.token"
-"""A server without an operator's token keeps its own under this name in the queue's directory."""
-
-CONSUMERS_MAX = 64
-"""Over the wire: each is a file that is read at every trim, and may keep the queue from it."""
+TOKEN_FILE = "flight-{port}.token"  # in the queue's directory, without an operator's token
+CONSUMERS_MAX = 64  # over the wire: each is a file, read at every trim, which may stop it
 
 Request = dict[str, Any]
-Chunk = tuple[pa.RecordBatch, bytes | None]
-"""Rows, and what is told with them: the damage met so far, as JSON."""
+Chunk = tuple[pa.RecordBatch, bytes | None]  # rows, and damage met so far, as JSON
 
 DESCRIBED = [part.name for part in fields(Description)]
 PLACED = [part.name for part in fields(Landed)]
@@ -163,11 +159,10 @@ class Served:
         return {}
 
     def stream(self, ticket: bytes) -> Iterator[Chunk]:
-        """Yield the batches of a ticket.
+        """Yield the batches of a ticket, with the ranges of damage so far; last one without rows.
 
-        Where damage was found the ranges found so far come with the batch, and at the end with one
-        that has no rows.  Above the limit of streams, and for a reader that read nothing for too
-        long, it raises FlightUnavailableError; callers then try again.
+        FlightUnavailableError above the limit of streams, or for a reader silent for too long;
+        callers then try again.
         """
         request = _request(ticket)
         reader = self._own(request)
@@ -270,16 +265,11 @@ class Stream:
     """One reader's place.  ``lost`` says that another one has it now."""
 
     lost: bool = False
-    waits_since: float | None = None
-    """The reader has not read the last batch since then; None while we prepare the next one."""
+    waits_since: float | None = None  # while the reader reads nothing; None while we prepare
 
 
 class Streams:
-    """Places for at most :data:`STREAMS_MAX` streams at once, used by many threads.
-
-    A reader that reads nothing occupies a batch in memory and a thread of the server, until it
-    ends; so it must not keep its place from others as well.
-    """
+    """At most :data:`STREAMS_MAX` places, for many threads; the silent lose theirs to others."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

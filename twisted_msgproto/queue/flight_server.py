@@ -103,10 +103,7 @@ class QueueFlightServer(flight.FlightServerBase):
         self._check.expect(token, self.token_file)
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Accept no more calls and wait for those under way; return True if all ended in time.
-
-        May be called again.
-        """
+        """Accept no more calls, wait for those under way; True if all ended.  May be repeated."""
         # gRPC waits for streams whose reader has stopped reading, for ever if need be.
         ended = threading.Thread(target=self.shutdown, daemon=True)
         ended.start()
@@ -125,9 +122,7 @@ class QueueFlightServer(flight.FlightServerBase):
         return flight.GeneratorStream(SCHEMA, self.batches(ticket.ticket))
 
     def batches(self, ticket: bytes) -> Iterator[Chunk]:
-        """Yield the record batches of a ticket; refusals are Flight's errors, at the first of
-        them.
-        """
+        """Yield a ticket's record batches; refusals are Flight's errors, at the first."""
         with _refusals():
             yield from self._served.stream(bytes(ticket))
 

@@ -17,8 +17,7 @@ from zlib import crc32 as zlib_crc32
 if TYPE_CHECKING:
     from ..core.disk import File
 
-crc32: Callable[..., int] = zlib_crc32
-"""``crc32(bytes, start=0)`` returns the CRC-32 of ``nbytes``, continuing from ``start``."""
+crc32: Callable[..., int] = zlib_crc32  # of bytes, continuing from ``start=0``
 
 try:
     # Three times as fast: it uses the processor's carry-less multiplication.
@@ -60,8 +59,7 @@ WINDOW_BYTES = 1 << 20
 READ_ON = 4
 
 BLOCK_BYTES = 4096  # where a disk cannot be read, this much is tried at a time
-BLOCK_READS_MAX = 3
-"""A disk that resets, or a store behind a network, fails once and reads it at the second try."""
+BLOCK_READS_MAX = 3  # a resetting disk, or a store elsewhere, fails once
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
@@ -212,9 +210,8 @@ class Record:
 class Damage:
     """Bytes that are no valid record, and the offsets that are lost with them.
 
-    ``hi`` is None when nothing valid follows in the segment: then it is for the caller to know how
-    far offsets went.  ``lo == hi``: bytes that cost no message.  ``position == end_position``:
-    messages that are missing without remains.
+    ``hi`` is None if nothing valid follows in the segment: the caller has to know how far offsets
+    went. ``lo == hi``: no message lost; ``position == end_position``: missing without remains.
     """
 
     position: int
@@ -225,10 +222,9 @@ class Damage:
 
 
 def read_readable(file: File, position: int, nbytes: int, most: int) -> bytes:
-    """Return ``most`` bytes of a file, or those before a block that the disk cannot read.
+    """Return ``most`` bytes, or those before a block that stays unreadable after several tries.
 
-    Such a block is asked for several times.  Raises OSError if it is among the first ``nbytes``:
-    the disk may read it another time.
+    OSError if it is among the first ``nbytes``: the disk may read it another time.
     """
     try:
         return file.read(position, most)
@@ -262,12 +258,7 @@ def _check_read_error(error: OSError) -> None:
 
 
 class Segment:
-    """A reader of one segment file.
-
-    ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be read,
-    ``window`` how much is read at a time, both in bytes.  A block that the disk cannot read now
-    is an OSError, and no damage.
-    """
+    """Reads a segment file up to ``size``, ``window`` bytes at a time; OSError is no damage."""
 
     def __init__(
         self,
@@ -329,11 +320,10 @@ class Segment:
         return Record(position, first, count, FRAME_HEADER_BYTES + length, runs, payload_crc)
 
     def damaged_record_at(self, position: int, expected: int) -> Record | None:
-        """Return the record whose header at ``position`` has one flipped bit, or a wrong marker.
+        """Return the record here with a flipped bit or wrong marker in its header, or None.
 
-        The record has the offset ``expected`` and stands there in full length, so it was written
-        whole, and its messages can be counted.  Frames in the bodies of messages are not taken for
-        it: they do not have the seed.  None if there is no such record.
+        It has the offset ``expected`` and its full length, so it was written whole. Bodies' frames
+        lack the seed.
         """
         data = bytes(self.nbytes(position, FRAME_HEADER_BYTES))
         if len(data) < FRAME_HEADER_BYTES:
@@ -390,10 +380,7 @@ class Segment:
         return None
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """Return the position of a frame at or before ``offset``, and its first offset.
-
-        Halves the segment: reading from the middle costs the same wherever the middle is.
-        """
+        """Return the position and first offset of a frame at or before ``offset``, by halving."""
         position, first = SEGMENT_HEADER_BYTES, self.first
         stop = self.size
         while stop - position > self._window_bytes:
@@ -438,12 +425,10 @@ class Segment:
     ) -> Iterator[Record | Damage]:
         """Yield every record from ``position`` on, and what is damaged between them, in order.
 
-        ``expected`` is the offset the first record should have.  With ``check`` payloads are
-        checked too.  A record whose header is damaged, and that nothing valid follows, is damage
-        with its offsets where the header still says enough (:meth:`damaged_record_at`).  With
-        ``bound`` many records below that offset may come as one, because that is
-        several times as fast.  The last item is a :class:`Damage` with ``hi`` None when the segment
-        ends in something that is no record.
+        ``expected`` is the first offset; ``check`` checks payloads. A damaged header that nothing
+        follows is damage with offsets where possible (:meth:`damaged_record_at`). With ``bound``
+        many records below it may come as one, several times as fast. Last is a :class:`Damage` with
+        ``hi`` None if the segment ends in no record.
         """
         while position < self.size:
             if bound is not None:

@@ -27,12 +27,9 @@ from ..core.disk import Disk, read_file, replace_file
 from .format import seal, unseal
 
 FILE = "lineage"
-NUMBER_BITS = 63
-"""Incarnations and witnesses fit the signed 64-bit versions of a table's transactions."""
-PLACE_BITS = 31
-"""What a witness keeps for the row's place in its frame; the checksum stands above it."""
-STARTS_MAX = 1000
-"""Bounds the file of a gateway that restarts every minute and whose queue nobody trims."""
+NUMBER_BITS = 63  # of incarnations and witnesses, which are a table's signed 64-bit versions
+PLACE_BITS = 31  # of a witness, for the row's place in its frame; the checksum is above it
+STARTS_MAX = 1000  # bounds the file of a gateway that restarts each minute, never trimmed
 FILES_PARSED_MAX = 64
 
 _START = re.compile(r"start (\d{1,20}) (\d{1,20})", re.ASCII)

@@ -53,13 +53,11 @@ from .schema import (
     TYPES,
 )
 
-SMALL_MESSAGES = 32
-"""Frames of no more messages are put together before Arrow sees them, or without it."""
+SMALL_MESSAGES = 32  # frames of no more are put together before Arrow, or without it
 
 RUNS_HEAD = "IIII"
 RUNS = struct.Struct(f"<{RUNS_HEAD}")
-ORIGINS_REMEMBERED = 4096
-"""The origins of this many connections are kept as text; more would only cost time."""
+ORIGINS_REMEMBERED = 4096  # connections whose origins stay as text; more cost only time
 
 ORIGIN_VALUES = 5
 Origin = tuple[str, str, str | None, str | None, str | None]
@@ -134,11 +132,8 @@ _NAMES = tuple(dict.fromkeys(name for _, name, _ in STORED))
 _BITS = {name: bit for bit, name, _ in STORED}
 _columns_of = attrgetter(*_NAMES)
 
-CLEANED = DESTINATION | FIELDS_GIVEN
-"""These columns hold text that peers choose; bytes in it that are not UTF-8 become U+FFFD."""
-
-_MISSING = {"truncated": False}
-"""A message without a value has None in its column; in these columns it has another value."""
+CLEANED = DESTINATION | FIELDS_GIVEN  # peers choose this text; what is not UTF-8 becomes U+FFFD
+_MISSING = {"truncated": False}  # where a message without a value has another one than None
 
 Stretches = list[Sequence[Any]]  # a column's values; stretches that are packed stay apart
 
@@ -217,11 +212,10 @@ def _message_ids(stretches: Stretches) -> tuple[int, Buffers]:
 
 
 def encode(batches: Sequence[MessageBatch]) -> Encoded:
-    """Return one frame's payload for all messages of ``batches``, in their order.
+    """Return one frame's payload for the messages of ``batches``, none of which is empty.
 
-    Every batch holds at least one message.  Raises TypeError or ValueError for a batch whose
-    columns are not what :class:`MessageBatch` says, and LimitExceeded for more bytes than a frame
-    can hold.
+    TypeError or ValueError for columns unlike :class:`MessageBatch`, LimitExceeded for more bytes
+    than a frame holds.
     """
     count = sum([batch.count for batch in batches])
     columns = envelopes = 0
@@ -344,10 +338,7 @@ class Assembly:
     _parts: list[_Part] = field(default_factory=list)
 
     def add(self, payload: memoryview, runs: int, first: int, count: int, lo: int, hi: int) -> None:
-        """Add the messages ``lo`` ≤ offset < ``hi`` of a frame whose checksum is right.
-
-        Raises QueueCorrupt if it is nothing this format version can mean all the same.
-        """
+        """Add ``lo`` ≤ offset < ``hi`` of a checked frame; QueueCorrupt if it is nonsense."""
         try:
             columns, partial, times, counts, indices, text = read_head(payload[:runs], count)
             known = _origins(text)

@@ -18,9 +18,7 @@ FILE_URL: Final = re.compile(r"file:(//(?P<host>[^/]*))?(?P<path>/.*)", re.DOTAL
 """Hadoop and Spark write it with one slash."""
 
 FOLDER: Final = "queue"  # ``msgproto init`` has the queue in this folder, beside the gateway.toml
-
-NO_QUEUES: Final = frozenset(("lost+found",))
-"""Stand at the root of a disk, where only root may read them, and are no queues."""
+NO_QUEUES: Final = frozenset(("lost+found",))  # at a disk's root, for root alone
 
 
 def path_of(location: str) -> str:
@@ -37,10 +35,7 @@ def path_of(location: str) -> str:
 
 
 def is_queue(directory: str | os.PathLike[str]) -> bool:
-    """Return whether ``directory`` itself is a queue, or may be one that cannot be looked into.
-
-    Who opens that one is told why it cannot be; left out, nobody would hear that it is not landed.
-    """
+    """Return whether ``directory`` is a queue, or cannot be looked into: opening it tells why."""
     try:
         return exists(OS_DISK, os.path.join(directory, IDENTITY_FILE))
     except OSError:
@@ -65,10 +60,7 @@ def refuse_of_another(directory: str | os.PathLike[str]) -> None:
 
 
 def queues_in(directory: str | os.PathLike[str]) -> list[str]:
-    """Return the queues that are in ``directory``, 2 before 10; none if it is no directory.
-
-    Raises QueueError where the directory cannot be read: there may be queues in it.
-    """
+    """Return the queues in ``directory``, 2 before 10; QueueError if it cannot be read."""
     try:
         names = set(os.listdir(directory)) - NO_QUEUES
     except (FileNotFoundError, NotADirectoryError):
@@ -84,10 +76,7 @@ def _by_number(name: str) -> list[tuple[int, str]]:
 
 
 def queues_at(directory: str | os.PathLike[str]) -> list[str]:
-    """Return the queues in ``directory``, and itself if it is one or there are none.
-
-    Raises QueueError where the directory cannot be read.
-    """
+    """Return the queues in ``directory``, else itself; QueueError if it cannot be read."""
     inside = queues_in(directory)
     return [os.fspath(directory), *inside] if is_queue(directory) or not inside else inside
 
@@ -122,10 +111,7 @@ def has_broker(directory: str | os.PathLike[str]) -> bool:
 
 
 def unheld(directory: str | os.PathLike[str]) -> list[str]:
-    """Return the queues in ``directory``, and those beside it if it is one, that no process writes.
-
-    Those that this user may not read are left out: they are those of others.
-    """
+    """Return the readable queues in or beside ``directory`` that no process writes."""
     own = os.path.abspath(directory)
     try:
         beside = queues_at(os.path.dirname(own)) if is_queue(own) else []

@@ -33,12 +33,10 @@ END_READS_MAX = 100
 LOOKS_MAX = 100
 
 Look = TypeVar("Look")
-Note = Callable[[int, int, str], None]
-"""This is called with each range lo ≤ offset < hi that a read finds damaged, and the reason."""
+Note = Callable[[int, int, str], None]  # called with each damaged range lo ≤ offset < hi, and why
 
 NOTHING_PUBLISHED = Published(0, 0, 0)
-WHATEVER_STANDS_THERE = Published(OFFSET_MAX, OFFSET_MAX, 0)
-"""With this a search goes on behind the published end."""
+WHATEVER_STANDS_THERE = Published(OFFSET_MAX, OFFSET_MAX, 0)  # behind the published end, too
 
 
 class QueueReader:
@@ -211,10 +209,9 @@ class QueueReader:
         lineage.check_proof(self.queue_id, landed, locator.landed(landed.offset))
 
     def _had_published(self, landed: Landed, locator: RowLocator) -> bool:
-        """Return whether what is beyond the published end is this queue's history all the same.
+        """Return whether rows beyond the published end are this queue's history all the same.
 
-        The file ``end`` is not synced with every group, so a power loss may leave an older one.
-        Until the gateway has started again, the messages themselves and other files prove more.
+        A power loss may leave an older ``end``: until the gateway has started, messages prove more.
         """
         if proven(self._disk, self.directory, self.queue_id).offset >= landed.offset:
             return True
@@ -360,11 +357,7 @@ class QueueReader:
     def _check_there(
         self, segment: Segment, position: int, expected: int, first: int, last: int
     ) -> None:
-        """Raise QueueError if first ≤ offset < last are in no file: they may be put back.
-
-        The segment's records end at ``position``, and the next one has the offset ``expected``.
-        Ranges that were noted as damaged before are passed over.
-        """
+        """Raise QueueError if first ≤ offset < last are in no file, and may be put back."""
         if not self._ends_at(segment, position):
             return
         lost = damage.uncovered(first, last, damage.read(self._disk, self.directory))

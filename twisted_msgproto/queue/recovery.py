@@ -62,8 +62,7 @@ class Found:
     identity: Identity
     end: int
     sizes: dict[int, int]  # first offset of each segment → its bytes, in order
-    appendable: bool
-    """Whether the newest segment may be appended to; else a new one begins at ``end``."""
+    appendable: bool  # to the newest segment; else a new one begins at ``end``
     damaged: dict[Range, str]
     unchecked: deque[int]  # first offsets of these, newest last
     recovery: Recovery
@@ -111,7 +110,7 @@ def read_headers(
 ) -> dict[int, tuple[SegmentHeader | None, int]]:
     """Return each segment's header (None if damaged) and size, by first offset.
 
-    Raises OSError where the disk cannot read; without ``all_needed`` older ones are None then.
+    OSError where the disk cannot read; without ``all_needed`` older ones are None then.
     """
     headers: dict[int, tuple[SegmentHeader | None, int]] = {}
     for first in firsts:
@@ -129,12 +128,11 @@ def read_headers(
 def findings(
     segment: Segment, first: int, bound: int | None, *, stretches: bool = False
 ) -> Iterator[Record | Damage]:
-    """Yield a segment's records below the offset ``bound`` and its damage, the end of it included.
+    """Yield a segment's records below ``bound`` and its damage, the end of it included.
 
-    Where a later segment follows, ``bound`` is its first offset, and what is missing up to there
-    is the last item.  In the newest segment ``bound`` is None, and the last item is a
-    :class:`Damage` with ``hi`` None if the segment does not end with a record.  With ``stretches``
-    many records may come as one.
+    ``bound`` is the next segment's first offset, and what is missing up to there comes last; None
+    in the newest, which ends with a :class:`Damage` with ``hi`` None if with no record.
+    ``stretches``: many records may come as one.
     """
     expected = first
     limit = (OFFSET_MAX if bound is None else bound) if stretches else None
@@ -159,11 +157,10 @@ def findings(
 def recover(disk: Disk, directory: str, *, check_bytes: int, has_queues: bool) -> Found:
     """Check the queue in ``directory``, mend what has to be mended, and return where to resume.
 
-    The caller holds the lock.  The newest segments are checked, ``check_bytes`` of them (the
-    newest one always, in full).  The caller makes the damage that was found durable
-    (:func:`put_damaged`).  ``has_queues``: a broker may need what consumers do not.  Raises
-    QueueError for a queue that is not ours to mend (another format version, segments of another
-    queue), OSError from the disk; then no message was lost.
+    The caller holds the lock, and makes the damage durable (:func:`put_damaged`). ``check_bytes``
+    of the newest segments are checked, the last one in full. ``has_queues``: a broker may need what
+    consumers do not. QueueError for what is not ours to mend, OSError from the disk; then no
+    message was lost.
     """
     recovery = Recovery()
     firsts = segment_offsets(disk, directory)
@@ -223,10 +220,7 @@ def recover(disk: Disk, directory: str, *, check_bytes: int, has_queues: bool) -
 
 
 def _remove_again(disk: Disk, directory: str, state: Found) -> None:
-    """Remove the segments that all consumers have behind them, and behind which one is missing.
-
-    They were removed before, but a sync failed, and a loss of power has brought them back.
-    """
+    """Remove what all consumers have behind them; a power loss after a failed sync restored it."""
     committed = consumers.read_all(disk, directory, state.identity.queue_id)
     low = min(committed.values(), default=0)
     gone = -1
@@ -309,11 +303,10 @@ def _newest(
 
 
 def _write_again(segment: Segment, published: int) -> None:
-    """Write again what stands in a segment above the offset ``published``, in its place.
+    """Write again what is above ``published``, in its place; on a full disk only sync.
 
-    A start that ended because its sync failed may have been here before: the system calls pages
-    clean that it could not write, and the next sync succeeds without them.  Where a disk has no
-    room even for that, the sync alone has to do.
+    An earlier start's sync may have failed: pages that could not be written count as clean, and the
+    next one succeeds without them.
     """
     file, size = segment.file, segment.file.size()
     position = segment.locate(published)[0] if published > segment.first else 0
@@ -340,8 +333,8 @@ def _in_place(segment: Segment, position: int, published: Published | None, know
 def _cut(disk: Disk, directory: str, state: Found, segment: Segment, position: int) -> None:
     """Cut off what no record follows from ``position`` on; what may have been one is copied aside.
 
-    What cannot be copied stays where it is, and a new segment begins; but in a segment without
-    messages, whose name the new one would have, it is cut off all the same.
+    What cannot be copied stays, and a new segment begins; if its name were the same, it is cut off
+    all the same.
     """
     recovery, nbytes = state.recovery, segment.size - position
     path = os.path.join(directory, segment_name(segment.first))
@@ -477,12 +470,9 @@ class Proven:
 def proven(disk: Disk, directory: str, queue_id: str) -> Proven:
     """Return the greatest offset that something other than the file ``end`` proves.
 
-    ``end`` is not synced after every group, so a power loss may leave an older one.  Three others
-    are durable before anything relies on them: a consumer commits only what it could read; a start
-    of the writer notes its first offset in ``lineage`` when all below it is durable; and what
-    ``damaged`` names was published, or stands below something that was.
-
-    A damaged file of a consumer proves nothing.  Raises OSError for what cannot be read now.
+    A power loss may leave an older ``end``. Durable before it is relied on are: consumers' offsets,
+    for they commit what they read; starts in ``lineage``; and what ``damaged`` names. A consumer's
+    damaged file proves nothing. Raises OSError for what cannot be read now.
     """
     known = lineage.read(disk, directory)
     starts = known.starts if known is not None else ()

@@ -50,10 +50,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class RowLocator:
-    """Rows of a queue as it is at one moment; FileNotFoundError if a segment is trimmed meanwhile.
-
-    ``firsts`` are the segments there are, in order.
-    """
+    """Rows of a queue at one moment; FileNotFoundError if a segment is trimmed meanwhile."""
 
     disk: Disk
     directory: str

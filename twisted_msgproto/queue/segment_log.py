@@ -43,15 +43,12 @@ from .troubles import failure
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
-UNFINISHED_SEGMENT = re.compile(r"\.\d{20}\.segment\.new", re.ASCII)
-"""What :func:`~.disk.replace_file` calls a segment until it is synced."""
+UNFINISHED_SEGMENT = re.compile(r"\.\d{20}\.segment\.new", re.ASCII)  # a segment until it is synced
 LOCK_FILE = "lock"
 END_FILE = "end"
-BROKER_NAMES = os.path.join("broker", "names")
-"""A queue with this file has a broker over it, or had one; see ``docs/queue-format.md``."""
+BROKER_NAMES = os.path.join("broker", "names")  # only beside a broker: ``docs/queue-format.md``
 BROKER_SETTLED = os.path.join("broker", "settled")
-CHECK_BYTES = 256 << 20
-"""This much is checked before the queue accepts messages; the rest is checked later."""
+CHECK_BYTES = 256 << 20  # before the queue accepts messages; the rest is checked later
 SEGMENTS_PER_LOOK = 8  # so many older ones, in turn
 
 
@@ -68,9 +65,9 @@ class Keeper(Protocol):
         """Return which of its own files somebody has removed, and what to do; None if none."""
 
     def appended(self, segment: int, end: int, envelopes: int) -> None:
-        """Note a group that is durable, in ``segment`` up to ``end``; ``envelopes`` are for queues.
+        """Note a durable group, before submitters are told; ``envelopes`` are for queues.
 
-        Called before the group's submitters are told; may not block.
+        May not block.
         """
 
     def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:

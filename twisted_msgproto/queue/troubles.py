@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-TOLD_AGAIN_SECONDS: Final = 60.0
-"""The same trouble is told again after this time, however often it comes and goes meanwhile."""
+TOLD_AGAIN_SECONDS: Final = 60.0  # until the same trouble is told again, even if it comes and goes
 
 REMEDY: Final = (
     "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "

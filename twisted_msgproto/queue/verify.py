@@ -41,15 +41,11 @@ class Report:
     begin: int
     end: int
     segments: list[SegmentReport] = field(default_factory=list)
-    damaged: list[Range] = field(default_factory=list)
-    """Ranges below the published end that cannot be read."""
+    damaged: list[Range] = field(default_factory=list)  # below the published end
     lines: list[str] = field(default_factory=list)
-    unpublished_bytes: int = 0
-    """These lie behind the published end: a write under way, or the rest of a crash."""
-    unseen: list[str] = field(default_factory=list)
-    """Each line names a part of the queue that could not be read, and the reason."""
-    notes: list[str] = field(default_factory=list)
-    """These lines say what an operator may want to know, and are no faults."""
+    unpublished_bytes: int = 0  # a write under way, or a crash's rest
+    unseen: list[str] = field(default_factory=list)  # lines: which part, and why
+    notes: list[str] = field(default_factory=list)  # lines, no faults
 
     @property
     def intact(self) -> bool:
@@ -69,10 +65,7 @@ class Report:
 
 
 def segments(disk: Disk, directory: str, end: int) -> list[SegmentReport]:
-    """Return the segments by their names and sizes alone; what is trimmed meanwhile is left out.
-
-    Raises OSError.
-    """
+    """Return the segments by names and sizes alone, without what is trimmed now; OSError."""
     found = []
     for report in _listed(disk, directory, end):
         try:

@@ -38,14 +38,10 @@ if TYPE_CHECKING:
     from .broker_files import BrokerState
 
 GROUP_BYTES = 8 << 20
-GROUP_MESSAGES = 16_384
-"""A group has no more, but for one batch alone, or its last one's messages; bulk may have less."""
-ENCODED_AT_ONCE_MESSAGES = 512
-"""A batch of lists with at least this many messages is worth a frame of its own."""
-ROW_BYTES = 32
-"""A message of a list costs this in its frame beside its bytes: offsets, numbers, short texts."""
-RETRY_DELAY_S = 0.25
-"""What could not be written, for whatever reason, is tried again after this many seconds."""
+GROUP_MESSAGES = 16_384  # exceeded by one batch alone, or the last one's; bulk may have less
+ENCODED_AT_ONCE_MESSAGES = 512  # so large a batch of lists has a frame of its own
+ROW_BYTES = 32  # a row's cost in a list's frame beside its bytes: offsets, numbers, short texts
+RETRY_DELAY_S = 0.25  # before what could not be written is tried again
 SILENT_S = 3.0  # a disk that has not answered for this many seconds is said not to answer
 SILENT_CHECK_S = 0.5
 STORING = "storing"  # the one trouble that keeps messages from being acknowledged
@@ -54,10 +50,7 @@ WATCH_S = 60.0
 CLOSE_TIMEOUT_S = 4.0
 GIVE_UP_S = 1.0
 
-Callback = Callable[[BaseException | None, int | None], None]
-"""This is called with what is wrong, and with the offset of the batch's first message if nothing
-is.
-"""
+Callback = Callable[[BaseException | None, int | None], None]  # error, or first offset
 
 
 class _Entry(NamedTuple):
@@ -336,11 +329,7 @@ class QueueWriter:
         )
 
     def _take(self) -> list[_Entry] | None:
-        """Wait for batches and return as many as make a group.
-
-        An empty list: nothing came for a while.  None: the queue is being closed, and all is
-        written or the time for it is up.
-        """
+        """Wait for a group of batches; empty for a while without, None when closed and done."""
         with self._changed:
             self._asked = None
             if not self._waiting.entries and not self._closing:
@@ -462,10 +451,7 @@ class QueueWriter:
         return errors
 
     def _append(self, frames: list[Encoded]) -> BaseException | None:
-        """Store a group, however long that takes; return an error if the writer is closed before.
-
-        It is stored when it is durable, published, and in files that others find.
-        """
+        """Store a group: durable, published, to be found; return an error if closed before."""
         written = False
 
         def store() -> None:
@@ -538,11 +524,7 @@ class QueueWriter:
     def _call_back(
         self, results: Sequence[Result], error: BaseException | None, first: int = 0
     ) -> None:
-        """Tell each batch's submitter its own error, or ``error``, or where the batch stands.
-
-        ``first`` is the offset of the first message that was written.  A callback's own fault stops
-        at itself.
-        """
+        """Tell each submitter its error, or ``error``, or its offset; its fault stops at itself."""
         messages = nbytes = failed = 0
         for entry, own in results:
             result = error if own is None else own

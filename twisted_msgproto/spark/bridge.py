@@ -70,15 +70,9 @@ TEMPORARY = "bridge"
 
 LOOK_SECONDS = 0.1
 
-ASIDE_SECONDS_MIN, ASIDE_SECONDS_MAX = 1.0, 60.0
-"""A table that cannot be landed beside others is tried again after pauses that double between."""
-
-GRACE_SECONDS = 2.0
-"""After SIGTERM the running batch may last this long; then it is cancelled and lands next time."""
-
-CANCEL_SECONDS = 0.5
-"""A cancelled batch may need this long to end before nobody waits for it any more."""
-
+ASIDE_SECONDS_MIN, ASIDE_SECONDS_MAX = 1.0, 60.0  # pauses double between them
+GRACE_SECONDS = 2.0  # for a running batch after SIGTERM; else it lands next time
+CANCEL_SECONDS = 0.5  # for a cancelled batch, before nobody waits for it any more
 MARKS_SECONDS = 1.0  # the last marks and the last status may need this long
 
 
@@ -151,11 +145,7 @@ def run_bridge(options: BridgeOptions | Sequence[BridgeOptions]) -> int:
 
 
 def run_all(bridges: Sequence[Bridge], ending: Ending) -> None:
-    """Land the tables of all bridges with one session of Spark.
-
-    Alone a bridge raises what keeps it from landing. Among others it stands aside, and tries again
-    after pauses; what is wrong with the configuration ends them all.
-    """
+    """Land all tables with one session of Spark; beside others one that fails is tried again."""
     first = bridges[0]
     schedules = not any(bridge.options.transform for bridge in bridges)
     with contextlib.ExitStack() as stack:
@@ -223,10 +213,8 @@ def _line(text: str, json: bool) -> str:
     return (json_line(now, "info", LOG_SOURCE, text) if json else timed_line(now, text)) + "\n"
 
 
+# Spark says so of a module with ``@udf("int")`` outside of functions: import it in a session.
 NO_SESSION: Final = "SESSION_OR_CONTEXT_NOT_EXISTS"
-"""Spark says so of a module that has ``@udf("int")`` or ``col("x")`` outside of its functions: it
-is imported when there is a session.
-"""
 
 
 class Bridge:

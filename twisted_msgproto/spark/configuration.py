@@ -23,36 +23,29 @@ from .source_options import Access, is_remote
 
 @dataclass(slots=True, frozen=True)
 class BridgeOptions:
-    """The options of ``msgproto bridge``.
-
-    ``name`` is what its lines begin with where one process lands several tables; ``trigger`` and
-    ``every`` are in seconds. None is, for ``consumer``, the name from the table's id, for
-    ``partition_by`` what the table has, for ``dead_letters`` that such rows end the bridge, and for
-    ``shape`` all rows as they are. ``settings`` are Spark's, ``storage`` the object store's,
-    ``properties`` the table's; ``authority`` is a file with certificates.
-    """
+    """The options of ``msgproto bridge``."""
 
     queues: Sequence[str]
     table: str
-    partition_by: Sequence[str] | None = None
-    trigger: float = 1.0
+    partition_by: Sequence[str] | None = None  # what the table has
+    trigger: float = 1.0  # seconds, as ``every``
     once: bool = False
     every: float | None = None
-    consumer: str | None = None
+    consumer: str | None = None  # named by the table's id
     start_begin: bool = False
     transform: str | None = None
-    dead_letters: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    dead_letters: str | None = None  # such rows end the bridge
+    properties: Mapping[str, str] = field(default_factory=dict)  # the table's
     master: str = "local[*]"
     rows_max: int = ROWS_MAX
-    storage: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)  # the object store's
+    settings: Mapping[str, str] = field(default_factory=dict)  # Spark's
     token_file: str | None = None
-    authority: str | None = None
+    authority: str | None = None  # a file with certificates
     proxy: str | None = None
     json_log: bool = False
-    name: str = ""
-    shape: Shape | None = None
+    name: str = ""  # begins its lines where one process lands several tables
+    shape: Shape | None = None  # all rows as they are
 
     def __post_init__(self) -> None:
         if self.consumer is not None and not re.fullmatch(

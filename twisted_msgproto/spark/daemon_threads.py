@@ -21,18 +21,14 @@ Answer = TypeVar("Answer")
 
 
 class DaemonThreadPool:
-    """At most ``threads_max`` threads, each of which ends when no work waits.
-
-    A thread that hangs counts until :meth:`relieve` finds it.
-    """
+    """At most ``threads_max`` threads; one that hangs counts until :meth:`relieve` finds it."""
 
     def __init__(self, threads_max: int, name: str) -> None:
         self._threads_max = threads_max
         self._name = name
         self._lock = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
-        self._busy: dict[int, float] = {}
-        """Each thread has been at its piece of work since this time (monotonic seconds)."""
+        self._busy: dict[int, float] = {}  # at one piece since (monotonic seconds)
         self._numbers = itertools.count(1)
 
     def submit(self, work: Callable[[], None]) -> None:

@@ -31,17 +31,12 @@ from ..queue.reader import READ_ROWS
 
 CALL_SECONDS_MAX = 10.0
 
-STREAM_SECONDS_MAX = 60.0
-"""One stream may last this long, then another begins after the last row that came: a server that
-hangs in the middle of a range is abandoned.
-"""
-
+STREAM_SECONDS_MAX = 60.0  # then another goes on: a server may hang in a range
 PATIENCE_SECONDS = 60.0  # how long a read begins its stream again without a row of it coming
 
 PAUSE_SECONDS = 0.5
 
-FRESH_SECONDS = 0.02
-"""A description is used for this long: planning asks for id, begin and end at once."""
+FRESH_SECONDS = 0.02  # of a description: planning asks for id, begin, end at once
 
 TOKEN_FILE_VARIABLE = "MSGPROTO_FLIGHT_TOKEN_FILE"
 AUTHORITY = "MSGPROTO_FLIGHT_CA"
@@ -70,13 +65,11 @@ def check_proxy(proxy: str) -> None:
 
 
 class FlightQueue:
-    """The queue that is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``),
-    for several threads.
+    """The queue served at ``location``, for several threads; only :meth:`read` is patient.
 
-    With ``queue_id`` nothing is asked before it is used, and every other queue is refused. Each
-    small call is tried once and lasts at most ``limit`` seconds: QueueAway says that the gateway
-    did not answer, QueueMismatch that the queue does not have what was asked, QueueError that it
-    refused. Only :meth:`read` is patient.
+    With ``queue_id`` nothing is asked before it is used, and every other queue is refused. A small
+    call is tried once: QueueAway if the gateway is silent for ``limit`` seconds, QueueMismatch if
+    the queue has not what was asked, QueueError if it refused.
     """
 
     def __init__(
@@ -162,8 +155,8 @@ class FlightQueue:
     ) -> Rows:
         """Yield record batches of the rows lo ≤ offset < hi that are not damaged.
 
-        A stream that breaks, or is refused by a busy server, is resumed after the last row that
-        came, until no row has come for ``patience`` seconds: then it raises QueueAway.
+        What breaks, or is refused by a busy server, is resumed after the last row that came;
+        QueueAway once no row has come for ``patience`` seconds.
         """
         met: list[Range] = []
         return Rows(self._batches(lo, hi, rows, landed, met), met)
@@ -280,11 +273,7 @@ def _named_file(error: flight.FlightUnauthenticatedError) -> str:
 
 
 def _own_token(path: str, location: str) -> bytes | None:
-    """Return the token in ``path``, where the server at ``location`` is said to keep it.
-
-    None for anything else: who listens at ``location`` may be a stranger, and names a file in order
-    to be sent it.
-    """
+    """Return our token in ``path``, if it is one: who names the file may be a stranger."""
     name = TOKEN_FILE.format(port=urlsplit(location).port)
     if not os.path.isabs(path) or os.path.basename(path) != name:
         return None

@@ -21,25 +21,17 @@ from ..table.landing import Failure
 from .daemon_threads import DaemonThreadPool
 from .source_options import is_remote
 
-THREADS_MAX = 48
-"""This many gateways are asked, or sent marks, at once; more threads would wait for each other."""
-
-ROUND_SECONDS = 0.5
-"""A batch waits this long for the answers of a round; one that comes later serves the next."""
-
+THREADS_MAX = 48  # asked, or sent marks, at once; more would wait for each other
+ROUND_SECONDS = 0.5  # a batch waits so long for answers; later ones serve the next
 SILENCE_SECONDS = 5.0  # a gateway whose answer is missing for this long counts as away
 
 PAUSE_SECONDS_MIN = 0.5
-PAUSE_SECONDS_MAX = 30.0
-"""A gateway that does not answer is asked again after pauses that double between these."""
-
-GROW_SECONDS = 5.0
-"""Further gateways are searched for this often; it costs a listing of a directory."""
+PAUSE_SECONDS_MAX = 30.0  # of one that does not answer; they double
+GROW_SECONDS = 5.0  # between searches for further ones, which list a directory
 
 NEW, ANSWERS, AWAY, REFUSED = "new", "answers", "away", "refused"
 
-Admit = Callable[[Description, Landed | None], None]
-"""Raises QueueMismatch when the table cannot accept a gateway."""
+Admit = Callable[[Description, Landed | None], None]  # raises QueueMismatch for what does not fit
 
 
 @dataclass(slots=True)
@@ -73,9 +65,8 @@ Answer = tuple[Queue, str | None, Description] | Exception
 class Gateways:
     """Account of all gateways of a bridge; it is used by one thread.
 
-    ``admit`` checks each gateway before it is used; then ``consumer`` is registered with it, before
-    any of its rows is planned. As long as ``consumer`` is None gateways are only read.
-    ``more(known)`` returns the locations that are to be added to those that are known.
+    A gateway is used after ``admit`` checked it and ``consumer`` was registered; while that is
+    None, they are only read. ``more(known)`` returns locations to be added.
     """
 
     locations: InitVar[Sequence[str]]
@@ -261,9 +252,8 @@ MARKS_LOOK_SECONDS = 0.01
 class Marks:
     """The newest mark of each gateway, sent once a second; ``report`` is called as often.
 
-    After a mark a gateway may trim, so a mark is what the table says and what is durable in it:
-    whoever calls :meth:`want` has both. Sending a mark may hang and so may a report: neither is
-    waited for by the loop or by the end.
+    A gateway may trim behind a mark, so :meth:`want` is called with what is durable in the table.
+    Neither loop nor end waits for marks or reports, which may hang.
     """
 
     consumer: str

@@ -28,18 +28,10 @@ JAVA_MAJOR_MIN = 17
 
 PROBE_SECONDS_MAX = 30.0
 
-OPTIONAL_MODULE = "jdk.incubator.vector"
-"""Spark's launcher names this module, and a trimmed runtime may lack it."""
-
-NO_SHARED_FIGURES = "-XX:-UsePerfData"
-"""Java leaves a file for other programs in ``/tmp`` otherwise, wherever that is, and if killed."""
-
-JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""Every Java heeds these variables."""
-
-SPARK_OPTIONS = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
-"""Spark's own scripts give these variables to Java as options."""
-
+OPTIONAL_MODULE = "jdk.incubator.vector"  # Spark's launcher names it; trimmed runtimes may lack it
+NO_SHARED_FIGURES = "-XX:-UsePerfData"  # else Java leaves a file in ``/tmp``, if killed
+JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")  # heeded by every Java
+SPARK_OPTIONS = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")  # Spark's scripts give them to Java
 DESCRIPTORS_MIN = 400  # Java opens each of Spark's packages, and then sockets and files
 
 MISSING = (
@@ -165,10 +157,7 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 
 
 def write_wrapper(home: Path, cache: Path) -> Path:
-    """Return a directory whose ``bin/java`` runs the one in ``home`` without the one argument.
-
-    When ``cache`` cannot be written, this user's own directory for temporary files serves.
-    """
+    """Return a directory with a ``bin/java`` without the argument; a temporary one if need be."""
     script = wrapper_script(home / "bin" / "java")
     name = "java-" + re.sub(r"[^A-Za-z0-9.]+", "-", str(home)).strip("-")[-120:]
     target = cache / name
@@ -217,9 +206,8 @@ def is_local(master: str) -> bool:
 def spark_environment(java: Java, *, local: bool = False) -> dict[str, str]:
     """Return the variables that a Spark driver of this Python and package needs.
 
-    Workers unpickle the data source by its import path, so a source tree's root is on their
-    ``PYTHONPATH``. With a ``local`` master all is of this Python, and the machine's name need not
-    resolve.
+    Workers unpickle the data source by its import path: a source tree is on ``PYTHONPATH``. With a
+    ``local`` master all is this Python, and the machine's name need not resolve.
     """
     environment = os.environ
     needed = {
@@ -305,10 +293,7 @@ def java_cause(text: str) -> str:
 
 
 def why_not(text: str, environment: Mapping[str, str], settings: Mapping[str, str]) -> str:
-    """Return the cause that ``text`` tells, where it comes from, and what to do, in one line.
-
-    A variable or setting (of ``--conf``) whose value is in the text is its origin.
-    """
+    """Return a line: the cause in ``text``, the variable or setting it is from, and a remedy."""
     cause = java_cause(text)
     given = {name: environment[name] for name in heeded(environment)}
     given |= {f"--conf {name}": value for name, value in settings.items()}

@@ -24,20 +24,17 @@ from .registration import OWN_ERROR, first_line, job_error
 from .session import within
 from .source_options import forget_opened, open_range
 
-JOB_GROUP = "msgproto-bridge"
-"""The group of a bridge's jobs in Spark's own pages; cancelling it ends the running batch."""
+JOB_GROUP = "msgproto-bridge"  # as Spark's pages call it; cancelling ends the batch
 
 END_SEEN_SECONDS = 2.0
 
 Tasks = Sequence[Sequence[Range]]
 
-Runner = Callable[[Target, Tasks], LandedRanges]
-"""Lands the ranges of a batch's tasks; raises TableError, one line, when it cannot."""
+Runner = Callable[[Target, Tasks], LandedRanges]  # raises TableError, one line, if it cannot
 
 Work = tuple[Target, Tasks]  # a batch of one table
 
-MEET_SECONDS = 0.1
-"""A batch waits this long for those of other tables at its place: what they share is read once."""
+MEET_SECONDS = 0.1  # for batches of other tables at its place: what they share is read once
 
 
 class JavaEnded(ConfigurationError):
@@ -48,11 +45,7 @@ _settled: list[int] = []  # the process that has done this; a forked one has not
 
 
 def settle() -> None:
-    """Hide what a worker has imported by now from the garbage collector, once.
-
-    Spark collects after every task, and would search all of pyspark and pyarrow each time: that
-    costs more than landing a small batch.
-    """
+    """Hide what is imported from the collector, once: Spark would search it after every task."""
     if os.getpid() not in _settled:
         gc.collect()
         gc.freeze()
@@ -68,9 +61,9 @@ def warm(number: int, rows: Iterable[object]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Work of batches for the workers: each lands what its task has of every table.
+    """Lands what a task has of every table, in a worker.
 
-    It is a class, because a function in a function would be sent with all that it refers to.  Each
+    It is a class, because a function in a function would be sent with all that it refers to. Each
     task is pickled by itself: a worker unpickles its own and no other's.
     """
 
@@ -105,8 +98,7 @@ class Job:
 class Meeting:
     """Where batches of ``tables`` wait for each other, so that ``land`` reads once what they share.
 
-    Which tables are at the same place shows where their last batches have ended. One that is not
-    there, or does not come, is not waited for again. What fails together is landed alone.
+    Who ended at the same place is waited for, once. What fails together is landed alone.
     """
 
     def __init__(
@@ -116,8 +108,7 @@ class Meeting:
         self._tables = tables
         self._changed = threading.Condition()
         self._gathering: list[Job] = []
-        self._places: dict[str, dict[str, int]] = {}
-        """Location of a table → gateway → where its last batch of rows of it has ended."""
+        self._places: dict[str, dict[str, int]] = {}  # table, gateway: where its last batch ended
 
     def __call__(self, target: Target, tasks: Tasks) -> LandedRanges:
         spans = spans_of(tasks)
@@ -156,7 +147,6 @@ class Meeting:
         return result
 
     def _misses(self, job: Job, begins: bool) -> bool:
-        """Return whether a table is likely to come that reads the same."""
         if begins and len(self._places) < self._tables:
             return True
         here = {target.location for target, _ in job.works}

@@ -19,8 +19,7 @@ from ..core.errors import ConfigurationError
 
 LOCK = "lock"
 
-SCRATCH = ("local", "tmp", "warehouse")
-"""These directories of a bridge's folder are of no use to anybody once the bridge has ended."""
+SCRATCH = ("local", "tmp", "warehouse")  # of no use once their bridge has ended
 
 
 _held: dict[Path, int] = {}  # the descriptors that hold this process's own folders
@@ -49,11 +48,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_folder(above: Path, name: str) -> Iterator[Path]:
-    """Hold a folder below ``above`` that no other bridge uses meanwhile.
+    """Hold ``name``, or the first free ``name.2`` … below ``above``; SCRATCH in it is emptied.
 
-    It is ``name``, or ``name.2`` and so on while others hold those before it. The directories
-    SCRATCH in it are empty then, and are removed at the end; so are those that bridges which were
-    killed have left in the folders beside it. Raises OSError.
+    SCRATCH is removed at the end, also what killed bridges left beside it. Raises OSError.
     """
     above.mkdir(parents=True, exist_ok=True)
     folder, number = above / name, 1

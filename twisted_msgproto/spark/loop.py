@@ -31,47 +31,36 @@ from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways, Marks
 from .jobs import Runner
 from .report import Aside, Batch, Lag, Progress, Report, first_few, lag
 
-EMPTY_SECONDS = 10.0
-"""Places that moved without a row (a table that leaves rows out) are committed this often."""
+EMPTY_SECONDS = 10.0  # between commits of places that moved without a row
 
 EARLY_ROWS = 20_000
-EARLY_BYTES = 8 << 20
-"""When this much waits, a batch starts before the trigger is due: later it would only be larger."""
+EARLY_BYTES = 8 << 20  # a batch then starts before the trigger: it would only grow later
 
+# While nothing is due, asking gateways takes an eighth of the time, and LOOKS times a trigger, at
+# most: idle gateways would keep a core busy.
 LOOK_SECONDS_MIN = 0.01
 LOOK_SECONDS_MAX = 1.0
 LOOK_SHARE = 8
 LOOKS = 20
-"""While nothing is due, asking gateways uses an eighth of the time at most and happens at most so
-often in a trigger, at intervals between these bounds: idle gateways would keep a core busy.
-"""
 
 ATTEMPTS_MAX = 3  # after this many failures of a batch in a row the bridge ends with the last error
 
 ATTEMPT_SECONDS = 1.0
 
-FILE_SECONDS_MAX = 3600.0
-"""Files written longer ago than this are not committed: vacuum may remove what no log names."""
+FILE_SECONDS_MAX = 3600.0  # older ones are not committed: vacuum may have removed them
+AWAY_SECONDS = 10.0  # for any gateway at a start, for each with ``--once``
 
-AWAY_SECONDS = 10.0
-"""A start waits this long for any gateway to answer, and ``--once`` for each that is away."""
-
+# An idle bridge reads the table this often: others' commits, before they clean the log; and if it
+# is one too many, that should not wait for rows.
 IDLE_SECONDS = 60.0
-"""A bridge that has nothing to land reads the table this often: commits of others must be read
-before they clean the log, and a bridge that is one too many should not wait for rows.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When batches begin and how large they get.
+    """When batches begin and how large they get."""
 
-    A batch begins every ``trigger`` seconds (0: when the last ends); ``once`` lands what is there
-    and ends.
-    """
-
-    trigger: float = 1.0
-    once: bool = False
+    trigger: float = 1.0  # seconds from one begin to the next; 0: when the last ends
+    once: bool = False  # land what is there, and end
     rows_max: int = ROWS_MAX
     bytes_max: int = BYTES_MAX
     cores: int = 2

@@ -68,9 +68,8 @@ def latest_places(
 ) -> Places:
     """Return where the next batch ends: at most ``rows_max`` rows after ``start``, over all queues.
 
-    ``ends`` caps every queue. A queue without a place in ``start`` is new to the stream and begins
-    at its earliest offset. A queue of ``start`` that is not among ``queues`` must be named in
-    ``retired``.
+    A queue that is new to ``start`` begins at its earliest offset; one that is not among ``queues``
+    any more must be in ``retired``. ``ends`` caps every queue.
     """
     for name in start:
         if name not in queues and name not in retired:
@@ -114,10 +113,9 @@ def batch_ranges(
     where: Mapping[str, str],
     access: object = None,
 ) -> list[Range]:
-    """Return the work of a batch, in at most ``parts`` pieces a queue of ``rows_min`` rows or more.
+    """Return at most ``parts`` pieces a queue, of ``rows_min`` rows or more, for a batch.
 
-    Raises QueueMismatch when a queue no longer has what the checkpoint asks for; with
-    ``accept_loss``, returns what is left.
+    QueueMismatch if the checkpoint's rows are gone; the rest with ``accept_loss``.
     """
     ranges: list[Range] = []
     for name, place in end.items():

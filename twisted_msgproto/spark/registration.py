@@ -76,10 +76,10 @@ def classic_context(spark: SparkSession) -> SparkContext | None:
 
 
 def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
-    """Let workers run a Python that has this package.
+    """Let workers run a Python that has this package; ``probe`` asks one of them.
 
-    ``PYSPARK_PYTHON`` and Spark's setting ``spark.pyspark.python`` are the operator's and are left
-    as they are. Raises ConfigurationError when workers cannot do it; ``probe`` asks one of them.
+    The operator's ``PYSPARK_PYTHON`` and ``spark.pyspark.python`` stay as they are. Raises
+    ConfigurationError when workers cannot do it.
     """
     configured = context.getConf().get("spark.pyspark.python")
     chosen = "PYSPARK_PYTHON" in os.environ or bool(configured)

@@ -22,8 +22,7 @@ from ..core.log_output import timed_line
 from .offsets import Place, proof
 from .source_options import Access, open_queues, queue_locations
 
-OFFSET_LOG_VERSION = "v1"
-"""The first line of every file of Spark's log of offsets; a later Spark may add a ``v2``."""
+OFFSET_LOG_VERSION = "v1"  # first line of every file there; a later Spark may add ``v2``
 
 
 def release(

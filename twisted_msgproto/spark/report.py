@@ -41,13 +41,10 @@ SENDERS_MAX = 4
 LOOK_SECONDS = 0.02
 
 SHOWN_MAX = 5  # a line names this many of what may be many
-
-REST_SECONDS = 86_400.0
-"""The next run of a bridge that ends each time is awaited this long while no pause is known."""
+REST_SECONDS = 86_400.0  # until the next run of one that ends, while no pause is known
 
 
-PAUSE_SECONDS_MAX = 32 * 86_400.0
-"""A longer pause is no timer's: a clock was wrong at one of its ends."""
+PAUSE_SECONDS_MAX = 32 * 86_400.0  # a longer one means that a clock was wrong
 
 
 def lock_path(queue: Path, consumer: str) -> Path:
@@ -82,20 +79,15 @@ def lag(landed: Landed | None, description: Description, now: float) -> Lag:
 
 @dataclass(slots=True)
 class Progress:
-    """Figures of a running bridge, which count from its start, but for ``landed``.
-
-    ``skipped`` counts rows that are damaged in the queue, ``dropped`` those that a transform did
-    not return, ``left_out`` those that the table's ``where`` leaves out, ``rejected`` those for
-    which a transform raised, ``errors`` those in which a column could not be made ("" is the body).
-    """
+    """Figures of a running bridge, which count from its start, but for ``landed``."""
 
     landed: Mapping[str, Landed] = field(default_factory=dict)
     rows: int = 0
-    skipped: int = 0
-    dropped: int = 0
-    left_out: int = 0
-    rejected: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0  # damaged in the queue
+    dropped: int = 0  # not returned by a transform
+    left_out: int = 0  # by the table's ``where``
+    rejected: int = 0  # a transform raised
+    errors: Counter[str] = field(default_factory=Counter)  # columns not made; "" is the body
     batches: int = 0
     failures: int = 0
     last: Batch | None = None
@@ -137,10 +129,7 @@ class Aside:
 
 @dataclass(slots=True, frozen=True)
 class Report:
-    """What a bridge does at one moment; ``docs/spark.md`` describes ``state``.
-
-    ``drained``: it has ended because everything that was there has landed.
-    """
+    """What a bridge does at one moment; ``docs/spark.md`` describes ``state``."""
 
     state: str
     progress: Progress
@@ -148,15 +137,14 @@ class Report:
     gateways: int = 0
     aside: tuple[Aside, ...] = ()
     error: str | None = None
-    drained: bool = False
+    drained: bool = False  # it ended because all that was there has landed
 
 
 class StatusFiles:
-    """The status of one bridge in the directories of its queues.
+    """The status of one bridge in its queues' ``directories``, which may grow, and in ``whole``.
 
-    ``directories`` are those on this machine, by queue id; it may grow. ``whole`` is one more file,
-    for the bridge as such. A bridge that runs ``once`` tells how long it rests afterwards:
-    ``every`` seconds, or twice the longest pause that the statuses of its runs so far tell of.
+    One that runs ``once`` tells how long it rests afterwards: ``every`` seconds, or twice the
+    longest pause that the statuses of its runs so far tell of.
     """
 
     def __init__(
@@ -288,10 +276,7 @@ def _of_queue(report: Report, name: str) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class SentStatuses:
-    """The status of one bridge on its way to the queues on other machines.
-
-    ``opened(name)`` returns the queue of a gateway, or None while it is away, which misses it.
-    """
+    """The status of one bridge on its way to queues elsewhere; a gateway that is away misses it."""
 
     files: StatusFiles
     consumer: str

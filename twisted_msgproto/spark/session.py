@@ -39,8 +39,7 @@ from .java import (
 from .locks import descriptors_of
 from .registration import prepare_workers
 
-OWN_LINE = "msgproto:"
-"""What a line on stderr of a worker begins with when it is ours and meant for the operator."""
+OWN_LINE = "msgproto:"  # begins a worker's line on stderr that is for the operator
 
 UNCAUGHT = 'Exception in thread "main"'
 """Java says so when its start fails; its other threads may go on, and pyspark waits for good ..."""
@@ -58,13 +57,10 @@ LOG_BYTES_MAX = 4 << 20  # Spark's own log is begun anew at this size; one older
 
 LINES_MAX = 1000  # the cause is looked for in so many lines that Java said last
 
+# Java only schedules: best compiler and parallel collector would take half of a start's CPU time.
 SCHEDULING_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java only schedules tasks, and has little to compile and little to collect: its best compiler and
-its parallel collector would use half of a start's CPU time.
-"""
 
-MASTER_SECONDS_MAX = 5.0
-"""A Spark master that needs longer than this to take a connection does not answer."""
+MASTER_SECONDS_MAX = 5.0  # a Spark master that takes no connection until then is away
 
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 
@@ -140,10 +136,9 @@ def spark_context(
 ) -> Iterator[Any]:
     """Make a new SparkContext; afterwards neither it nor its Java machine runs any more.
 
-    It is enough for jobs: a session makes Java load all of Spark's SQL, and needs twice as long.
-    ``scratch`` is a private directory that exists, ``java`` are options of the Java machine;
-    ``say`` receives a line for each variable of the environment that is not heeded.  Raises
-    ConfigurationError when Spark or its workers do not start.
+    Jobs need no session, which takes twice as long to start. ``scratch`` is private and exists;
+    ``say`` hears of each variable that is not heeded. Raises ConfigurationError when Spark or its
+    workers do not start.
     """
     check_master(master)
     check_descriptors()
@@ -429,10 +424,7 @@ def descendants(pid: int) -> set[int]:
 
 
 class JavaErrors:
-    """What Java and its Python workers write to stderr: our own lines to stderr, all to a file.
-
-    It is read whatever becomes of the file: Java would wait for good, on a full disk, too.
-    """
+    """Java's and its workers' stderr, read even on a full disk: else Java would wait for good."""
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
         self.path = path

@@ -95,11 +95,11 @@ NAME = "msgproto"
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Batches over the queues, and their ranges.
+    """Batches over the queues.
 
     ``latestOffset`` must have arguments: with none, Spark silently turns admission control off.
-    There is no ``commit``: Spark has written the batch then, but that it is durable nobody has
-    said, so the mark of the option ``consumer`` stays (``releasing.py``).
+    There is no ``commit``: it does not mean durable, so the mark of ``consumer`` stays
+    (``releasing.py``).
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -27,8 +27,7 @@ from .offsets import GO_ON
 
 PARTITIONS_DEFAULT = 2
 
-PARTITION_ROWS_MIN = 20_000
-"""Below this a second task costs more than it saves (measured: a task costs some 10 ms)."""
+PARTITION_ROWS_MIN = 20_000  # below it a second task (some 10 ms, measured) does not pay
 
 OPTIONS = (
     "queue",
@@ -51,8 +50,7 @@ OPTIONS = (
     "flightProxy",
 )
 
-MISSPELT = 0.8
-"""From this likeness on, of 1, a name that is no option's is taken for a misspelt one."""
+MISSPELT = 0.8  # likeness, of 1, from which a name is taken for a misspelt option
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -82,10 +80,7 @@ class Edge:
 
 
 def refuse_misspelt(given: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise ConfigurationError for a name in ``given`` that is nearly one of ``known``.
-
-    Spark ignores options that a source does not have, but a misspelt one would change what is read.
-    """
+    """Raise ConfigurationError for a name nearly one of ``known``: Spark would ignore it."""
     names = {name.lower(): name for name in known}
     for name in given:
         if name.lower() not in names:
@@ -269,9 +264,7 @@ def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 REMOTE = ("grpc://", "grpc+tls://")
 
-TASK_PATIENCE_SECONDS = 20.0
-"""A task waits this long for rows of a gateway, before its batch is planned without it."""
-
+TASK_PATIENCE_SECONDS = 20.0  # for a gateway's rows; then it is planned without
 LIMIT_SECONDS = 2.0  # a gateway that needs longer than this for one small answer counts as away
 
 
@@ -285,10 +278,7 @@ def open_queue(
     patience: float = TASK_PATIENCE_SECONDS,
     queue_id: str | None = None,
 ) -> Queue:
-    """Return the queue at a directory or a URL; with ``queue_id`` nothing is asked before its use.
-
-    ``patience`` is how long a read waits for rows.
-    """
+    """Return the queue at a directory or URL; with ``queue_id`` it is not asked before its use."""
     if is_remote(location):
         from .flight_client import FlightQueue
 
@@ -304,8 +294,7 @@ def open_queue(
     return QueueReader(path_of(location))
 
 
-_opened: dict[str, Queue] = {}
-"""Queues that this worker process has open; Spark uses a worker for many tasks."""
+_opened: dict[str, Queue] = {}  # of this worker process; Spark uses one for many tasks
 
 
 def open_range(part: Range, patience: float = TASK_PATIENCE_SECONDS) -> Queue:
@@ -322,8 +311,7 @@ def forget_opened(parts: Iterable[Range]) -> None:
         _opened.pop(part.location, None)
 
 
-PATIENCE_SECONDS = 60.0
-"""A gateway may be away this long (while it restarts, say) before a stream or a query ends."""
+PATIENCE_SECONDS = 60.0  # of a gateway that is away (restarts, say) in a stream or query
 
 PAUSE_SECONDS = 0.5
 
@@ -362,8 +350,7 @@ def open_queues(
 # -- where reading begins and ends -----------------------------------------------------------------
 
 
-PROBE_ROWS = 1000
-"""A search reads this many rows at a time at first; past damaged rows it grows by this factor."""
+PROBE_ROWS = 1000  # read at a time at first; times this past damaged rows
 
 
 def _offset(queue: Queue, wanted: int | str, option: str, accept_loss: bool) -> int:

@@ -43,13 +43,11 @@ if TYPE_CHECKING:
 
 TABLE_NAME = "msgproto-table"
 
-FILES_MAX = 500
-"""One call of Spark's Parquet reader gets this many files; it plans long lists slowly."""
+FILES_MAX = 500  # for one call of Spark's Parquet reader, which plans long lists slowly
 
 TASKS_DEFAULT = 8
 
-TASK_BYTES_MIN = 4 << 20
-"""Files are put together to tasks of at least this size; a task costs some 10 ms."""
+TASK_BYTES_MIN = 4 << 20  # of files put together; a task costs some 10 ms
 
 TABLE_OPTIONS = (
     "path",

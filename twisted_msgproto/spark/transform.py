@@ -52,10 +52,9 @@ if TYPE_CHECKING:
 
 Function = Callable[[DataFrame], DataFrame]
 
+# A task names so the gateway that it could not read, through Java: JSON in hexadecimal digits,
+# which a traceback's line of the program has not.
 FAILED = re.compile(r"msgproto-failed: ([0-9a-f]+);")
-"""A task names the gateway that it could not read in this form, through Java: JSON in hexadecimal
-digits, which a traceback's line of the program has not.
-"""
 
 LANDABLE: tuple[type[st.DataType], ...] = (
     *(st.StringType, st.BinaryType, st.BooleanType, st.DateType, st.TimestampType),
@@ -75,14 +74,11 @@ JOINS_BY_ROW = {"Inner": (0, 1), "Cross": (0, 1)} | dict.fromkeys(
 )
 """Joins are such steps, if the messages are on one of these sides."""
 
-OF_DATA = ("21", "22", "23", "39", "P0")
-"""Classes of SQLSTATE: a row, or a function on it, is at fault."""
+OF_DATA = ("21", "22", "23", "39", "P0")  # SQLSTATEs: a row, or a function on it, is at fault
 
 
+# All tables' functions share a session: one might replace another's temporary view before its use.
 _calling = threading.Lock()
-"""The functions of all tables share a session: one might replace another's temporary view between
-its making and its use.
-"""
 
 
 class RowRefused(ValueError):
@@ -90,10 +86,7 @@ class RowRefused(ValueError):
 
 
 class Transform:
-    """Lands batches through the function ``name`` (``MODULE:FUNCTION``); a runner of the loop.
-
-    ``schema`` is what it lands, ``day`` too where the function has ``received_at``.
-    """
+    """Lands batches through the function ``name`` (``MODULE:FUNCTION``); a runner of the loop."""
 
     def __init__(self, runner: SparkRunner, name: str) -> None:
         self._runner = runner
@@ -299,8 +292,7 @@ def refuse_type(name: str, column: str, kind: st.DataType) -> None:
 
 # -- on the workers -------------------------------------------------------------------------------
 
-Met = tuple[str, int, int, int, tuple[tuple[int, int], ...]]
-"""The read of a range reports this: gateway, its bounds, its rows, what of it was damaged."""
+Met = tuple[str, int, int, int, tuple[tuple[int, int], ...]]  # gateway, bounds, rows, damage
 
 
 class Union(AccumulatorParam[frozenset[Met]]):

@@ -27,8 +27,7 @@ from .columns import Number, json_text
 OURS = "msgproto"
 OFFSET_PREFIX = "msgproto:"
 INCARNATION_PREFIX = "msgproto-incarnation:"
-WITNESS_PREFIX = "msgproto-witness:"
-"""Application ids that say how far a gateway has landed begin with these, before the queue's id."""
+WITNESS_PREFIX = "msgproto-witness:"  # before a queue's id: how far it has landed
 
 COMMIT_INFO_WITHIN = 40
 PATH_SAFE = "/=:-_.~!$&'()*+,;@"
@@ -93,15 +92,12 @@ class Commit:
     """One version of the log, as far as it was understood."""
 
     version: int
-    operation: str
-    """As the writer calls it (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); empty when unknown."""
+    operation: str  # ``WRITE``, ``OPTIMIZE``, ``RESTORE`` …; empty when unknown
     run: Run | None  # the run of this package that wrote it; None for other programs
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
-    transactions: Mapping[str, int] = field(default_factory=dict)
-    """Application id to version, as far as this commit sets it."""
-    info: Mapping[str, Any] = field(default_factory=dict)
-    """What this package's writer put beside its run."""
+    transactions: Mapping[str, int] = field(default_factory=dict)  # application id to version
+    info: Mapping[str, Any] = field(default_factory=dict)  # beside its run
     parameters: Mapping[str, Any] = field(default_factory=dict)
     timestamp: int = 0  # milliseconds since 1970, by the writer's clock
     data_change: bool = True  # False when the commit only rearranges the same rows
@@ -126,17 +122,13 @@ class Proposal:
     added: tuple[DataFile, ...] = ()
     removed: tuple[DataFile, ...] = ()
     landed: Mapping[str, Landed] = field(default_factory=dict)
-    before: Mapping[str, Landed | None] = field(default_factory=dict)
-    """Where the table has the gateways of ``landed`` now, as far as the proposer knows."""
-    notes: Mapping[str, int] = field(default_factory=dict)
-    """Other application transactions of this package: why offsets are not in the table."""
-    notes_before: Mapping[str, int] = field(default_factory=dict)
-    """Those that the table has now (0: not at all), as far as the proposer knows."""
+    before: Mapping[str, Landed | None] = field(default_factory=dict)  # as known to the proposer
+    notes: Mapping[str, int] = field(default_factory=dict)  # why offsets are not there
+    notes_before: Mapping[str, int] = field(default_factory=dict)  # 0: not at all
     info: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     data_change: bool = True
-    metadata: Metadata | None = None
-    """What the table's metadata becomes, made of ``metadata_before``."""
+    metadata: Metadata | None = None  # made of ``metadata_before``
     metadata_before: Metadata | None = None
     protocol: ProtocolVersions | None = None
 

@@ -22,11 +22,8 @@ import pyarrow.json as pj
 
 from .columns import BLANKS, DEPTH_MAX, EPOCHS, BodyError, Column, Number, parse, walk
 
-BLOCK_BYTES_MAX = 64 << 20
-"""Bodies of more bytes together are read one by one: Arrow would hold copies of all at once."""
-
-SAMPLES = 16
-"""So many bodies show what kind of JSON the columns have, as long as nothing is known of them."""
+BLOCK_BYTES_MAX = 64 << 20  # more are read one by one: Arrow would hold copies of all at once
+SAMPLES = 16  # bodies that show what kind of JSON columns have, while nothing is known
 
 STRING, NUMBER, BOOLEAN = "string", "number", "boolean"
 
@@ -52,8 +49,7 @@ TWO_OBJECTS = rf"\}}{GAP}\{{"
 NO_INT64 = r"[-0-9nul,\[ \t\r\n]*(?:[.eENI]|9[2-9][0-9]{17}|[0-9]{20})"
 """So a number goes on, or a list of some, in which one is no int64."""
 
-FIRST = {STRING: '"', NUMBER: "-0-9NI", BOOLEAN: "tf"}
-"""So values of a kind begin; null begins with ``n``."""
+FIRST = {STRING: '"', NUMBER: "-0-9NI", BOOLEAN: "tf"}  # of their values; null has ``n``
 
 
 @dataclass(frozen=True, slots=True)

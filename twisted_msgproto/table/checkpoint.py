@@ -43,11 +43,9 @@ LAST_CHECKPOINT = "_last_checkpoint"
 EMPTY = "EMPTY"
 PARQUET_MARK = b"PAR1"  # every complete Parquet file ends with these bytes
 LEFTOVER_SECONDS = 3600.0  # no living writer keeps a temporary file so long
-KEPT_CHECKPOINTS = 3
-"""The newest checkpoints all stay; of the older ones within the retention one in THINNED."""
+KEPT_CHECKPOINTS = 3  # the newest; of older ones in the retention one in THINNED
 THINNED = 10
-TOMBSTONE_SECONDS = 7 * 86_400.0
-"""So long a checkpoint tells of a file that went out: other programs' vacuums keep it by that."""
+TOMBSTONE_SECONDS = 7 * 86_400.0  # other programs' vacuums keep files so long
 
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 

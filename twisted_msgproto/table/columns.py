@@ -23,9 +23,7 @@ import pyarrow as pa
 from ..core.errors import ConfigurationError
 from ..core.loading import closest
 
-DEPTH_MAX = 200
-"""JSON may be nested this deep: Python's own bound depends on who calls, and Arrow has none."""
-
+DEPTH_MAX = 200  # of JSON: Python's own bound depends on who calls, and Arrow has none
 SHOWN_MAX = 60  # an error shows so many characters of a value at most
 
 NOT_TEXT = "the body is not UTF-8"
@@ -46,8 +44,7 @@ TYPES: dict[str, pa.DataType] = {
     "json": pa.string(),
 }
 
-EPOCHS = {"epoch_ms": 1000, "epoch_s": 1_000_000}
-"""Microseconds of the unit that a format counts in."""
+EPOCHS = {"epoch_ms": 1000, "epoch_s": 1_000_000}  # microseconds of the unit that is counted
 
 UNFIT_NAME = re.compile(r"[\x00-\x20\x7f,;{}()=]")
 
@@ -155,9 +152,7 @@ MICROS_MIN = (dt.datetime.min - EPOCH) // MICRO
 
 MICROS_MAX = (dt.datetime.max - EPOCH) // MICRO
 
-EXPONENT_MAX = 10**6
-"""No value of any type has a larger exponent; those that are written are taken for this one."""
-
+EXPONENT_MAX = 10**6  # larger ones, which no value has, are taken for this one
 EPOCH_DIGITS = 60  # more digits of a time since 1970 are far behind its microseconds
 
 
@@ -315,8 +310,7 @@ def scalar(kind: pa.DataType, format: str | None = None) -> Callable[[str], Any]
 
 Errors = list[str]
 
-Convert = Callable[[Any, str, Errors], Any]
-"""Makes a value of a JSON value; appends what does not fit to the errors, under a name."""
+Convert = Callable[[Any, str, Errors], Any]  # appends what does not fit to the errors
 
 
 def text_of(value: Any) -> str | None:
@@ -409,16 +403,12 @@ def _to_struct(converts: Mapping[str, Convert]) -> Convert:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a typed table.
-
-    ``path`` are the names of the members that lead to the value (empty: the whole body);
-    ``in_fields`` says that the path is a name in the row's ``fields``.
-    """
+    """A column of a typed table."""
 
     name: str
     kind: pa.DataType
-    path: tuple[str, ...] = ()
-    in_fields: bool = False
+    path: tuple[str, ...] = ()  # names of members; empty: the whole body
+    in_fields: bool = False  # the path is a name in the row's ``fields``
     is_json: bool = False
     format: str | None = None
     required: bool = False

@@ -23,15 +23,12 @@ from .storage import verify_tells
 
 SMALL_BYTES = 16 << 20
 TARGET_BYTES = 128 << 20  # a file becomes at most this large: Spark's readers make one task of it
-MEMORY_BYTES = 128 << 20
-"""How many bytes of rows one file is made from, uncompressed; sorting needs four times that."""
-
+MEMORY_BYTES = 128 << 20  # of uncompressed rows for one file; to sort takes four times that
 SLICE_ROWS = 8192  # this many rows are passed to the writer at once; it makes row groups of them
 
 DUE_FILES = 500
 DUE_SECONDS = 600.0
-DUE_BYTES = 512 << 20
-"""A bridge reads at most this much for one compaction; the rest waits for the next one."""
+DUE_BYTES = 512 << 20  # a bridge reads no more for one compaction; the next takes the rest
 
 
 @dataclass(slots=True)
@@ -40,8 +37,7 @@ class Compacted:
     removed: int = 0
     added: int = 0
     bytes: int = 0
-    given_up: int = 0
-    """Groups that were abandoned: another writer removed one of their files, or one was lost."""
+    given_up: int = 0  # groups of which a file was removed by others, or lost
     version: int | None = None
 
 

@@ -40,24 +40,18 @@ FOLDER = "_bridge/rejected"
 
 REJECTED_MAX = 1000
 REJECTED_SHARE = 100
+# A batch may lose one row in a hundred, or these few, but no thousand: then the function is wrong.
 REJECTED_FEW = 10
-"""A batch may lose one row in a hundred, or these few if it is small, and never more than a
-thousand: beyond that the function is wrong and not the rows.
-"""
 
 SHOWN_MAX = 5
 
 NOTE_BITS = 62
 
-Rejected = Mapping[str, Mapping[int, str]]
-"""For each gateway the offsets of its rejected rows, and why."""
+Rejected = Mapping[str, Mapping[int, str]]  # offsets of each gateway's rows, and why
 
 
 class FunctionFailed(TableError):
-    """The transform ``name`` raised in a batch, and nothing else was at fault.
-
-    ``by_row``: what it returns for a part does not depend on the rest, so a batch can be halved.
-    """
+    """A transform raised, and nothing else was at fault; ``by_row``: a batch can be halved."""
 
     def __init__(self, name: str, reason: str, *, by_row: bool) -> None:
         super().__init__(f"the transform {name} failed: {reason}")
@@ -86,9 +80,8 @@ def land_without(
 ) -> LandedRanges:
     """Land those rows of a batch for which the function does not raise ``error``.
 
-    ``before`` rows were rejected since one landed (None: there are no dead letters). Raises
-    TableError, which names gateway and offsets, when the function rejects too many, or cannot be
-    run on a part of a batch; then nothing has landed.
+    ``before`` rows were rejected since one landed (None: no dead letters). Raises TableError when
+    it rejects too many, or fails on a part as such; then nothing has landed.
     """
     whole = [part for ranges in tasks for part in ranges]
     number = sum(part.hi - part.lo for part in whole)
@@ -225,8 +218,7 @@ def _rejected_in_a_row(main: Table) -> int:
     return found
 
 
-Letters = tuple[int, dict[int, str], int]
-"""A gateway's note, offsets with what was raised, and the note of the table of dead letters."""
+Letters = tuple[int, dict[int, str], int]  # note, offsets with causes, the dead letters' note
 
 
 class DeadLetters:
@@ -256,8 +248,7 @@ class DeadLetters:
         self.waiting: dict[str, Letters] = {}
         # It is read after the dead letters: else another bridge might have gone on in between.
         now = Table.open(main.location, main.storage.options)
-        self.in_a_row = _rejected_in_a_row(now)
-        """So many rows were rejected since one has landed, by bridges before this one, too."""
+        self.in_a_row = _rejected_in_a_row(now)  # since one landed, by earlier bridges, too
         for gateway, (note, rows) in _listed(now).items():
             known = table.transactions.get(self._prefix + gateway, 0)
             if rows and known != note:

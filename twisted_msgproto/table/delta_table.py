@@ -52,14 +52,10 @@ from .snapshot import list_log, load, read_version
 from .storage import LOG, LocalStorage, Storage, one_line, told
 
 KEYS = ("gateway", "offset")
-ATTEMPTS_MAX = 1000
-"""A commit tries the next number at most this often: more writers than that are a fault."""
-
-UNCONFIRMED_MAX = 100
-"""A commit whose answer was lost is searched among this many versions of this package's runs."""
+ATTEMPTS_MAX = 1000  # numbers that a commit tries: more writers than that are a fault
+UNCONFIRMED_MAX = 100  # own versions searched for a commit whose answer was lost
 CHECKPOINT_RETRY = 10  # a checkpoint that failed is tried again after this many versions
-CLEAN_SECONDS = 600.0
-"""The log is cleaned at most once in this time: its folder holds hours of versions."""
+CLEAN_SECONDS = 600.0  # between cleanings of the log, which has hours of versions
 
 Change = Callable[[Metadata], tuple[Metadata, dict[str, str]]]
 
@@ -86,8 +82,7 @@ class Table:
         What it raises ends the call that met the version, and the next one meets it again: nothing
         lands on top of it.
         """
-        self.due: dict[str, int] = {}
-        """Notes that the next version carries: what other programs have erased."""
+        self.due: dict[str, int] = {}  # the next version's notes: erased by others
         loaded = load(storage, until=version)
         self._state = loaded.state
         self._base = loaded.base
@@ -272,13 +267,10 @@ class Table:
     ) -> int:
         """Add a batch: its files, and how far each of its gateways has landed with it.
 
-        ``before`` is where the table had those gateways when the batch was planned (None: it did
-        not know one); ``notes`` are other application transactions, and ``notes_before`` those that
-        the table must have (0: not at all). Returns the version, which is durable. A commit that
-        failed may be tried again, with the same arguments.
-
-        Raises Overtaken when another writer moved a gateway or changed a note, TableChanged when
-        the table is not any more what the files were written for.
+        ``before`` is where the plan had those gateways (None: unknown), ``notes`` are other
+        transactions, and ``notes_before`` what the table must have (0: none). Returns the version,
+        which is durable; may be called again with the same arguments. Raises Overtaken when another
+        writer moved a gateway or changed a note, TableChanged when the files no longer fit.
         """
         return self._land(
             Proposal(
@@ -373,10 +365,7 @@ class Table:
         return not self._unsynced and not self._sync_all
 
     def sync(self) -> None:
-        """Make every version up to :attr:`version` durable, others' too, with their files.
-
-        Only then may a gateway be told that its rows are not needed any more.
-        """
+        """Make all versions durable, others' too: only then may gateways forget their rows."""
         if self.durable:
             return
         files = [file for commit in self._unsynced if not commit.run for file in commit.added]
@@ -473,8 +462,8 @@ class Table:
     def _look_behind(self) -> None:
         """Check that the version before the next one is still there, and still the same.
 
-        Another writer may have cleaned the log up to it. Then what came since is read, version by
-        version: a RESTORE among them must be met. Raises TableChanged.
+        If another writer has cleaned it away, what came since is read: it may hold a RESTORE.
+        Raises TableChanged.
         """
         name = version_name(self.version)
         with told(f"cannot read {self.location}"), suppress(FileNotFoundError):
@@ -551,8 +540,7 @@ class Table:
     def _check_there(self, files: Sequence[DataFile]) -> None:
         """Raise TableError if a file that is about to be named in the log is gone.
 
-        Somebody may take it for a rest: another program's vacuum that keeps nothing, or one whose
-        clock is wrong. A version that names it would lose its rows.
+        Another program's vacuum may have taken it for a rest: its rows would be lost.
         """
         with told(f"cannot read {self.location}"):
             try:

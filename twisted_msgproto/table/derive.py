@@ -263,14 +263,12 @@ def derive(
     say: Callable[[str], object] = lambda line: None,
     **machine: Unpack[Machine],
 ) -> Derived:
-    """Make the table ``target`` of the rows of ``raw``, and let a bridge go on with it where
-    ``raw`` ends.
+    """Make the table ``target`` of the rows of ``raw``, for a bridge to go on with where that ends.
 
-    First each of ``queues`` (by queue id) keeps for the new table's consumer what ``raw`` has not
-    landed; then a version of ``raw`` is settled on, and its files are converted in parts, each in
-    one commit with a note of how many parts there are. The last commit has the places and all
-    notes; until then bridges refuse the table. After a kill the same call goes on where it was; it
-    begins again when that version of ``raw`` cannot be read any more.
+    First each of ``queues`` (by id) keeps for ``consumer`` what ``raw`` has not landed; then a
+    version of ``raw`` is settled on, and converted in parts, each a commit that notes how many
+    there are. The last has the places; until then bridges refuse the table. After a kill the same
+    call goes on, or begins again when that version cannot be read any more.
     """
     check_raw(raw)
     for gateway, queue in queues.items():

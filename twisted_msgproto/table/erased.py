@@ -29,8 +29,7 @@ from .storage import LocalStorage, Storage, one_line, told
 PREFIX = "msgproto-erased:"
 FOLDER = "_bridge/erased"
 
-Erased = Mapping[str, list[Range]]
-"""Ranges of offsets, in order, for each gateway of which rows were erased."""
+Erased = Mapping[str, list[Range]]  # of offsets, in order, for each gateway
 
 TAKEN_BACK = frozenset({"RESTORE", "FSCK", "REPAIR"})
 """These operations change what the table holds, whatever they say they added and removed."""

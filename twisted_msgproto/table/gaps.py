@@ -41,10 +41,7 @@ DERIVED_PARTS = "msgproto-derived-parts"
 
 COUNTS = (LEFT_OUT_PREFIX, REJECTED_PREFIX, EXPIRED_ROWS_PREFIX, DAMAGED_ROWS_PREFIX)
 
-NOTES_MAX = 16
-"""One commit notes at most so many ranges of one kind for one gateway, the nearest as one: rows
-around midnight can expire in many small ones.
-"""
+NOTES_MAX = 16  # in a commit, of a kind and gateway: around midnight many small ones expire
 
 
 def offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
@@ -123,11 +120,7 @@ def batch_notes(
     dropped_from: Mapping[str, int] | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return the notes of a batch beside its places.
-
-    ``begins`` are of gateways that are new to the table, ``dropped_from`` of those of which a
-    transform dropped rows.
-    """
+    """Return the notes of a batch beside its places; ``begins`` are gateways new to the table."""
     found = {BEGIN_PREFIX + gateway: offset for gateway, offset in begins.items()}
     known = offsets(transactions, DROPPING_PREFIX)
     for gateway, offset in (dropped_from or {}).items():

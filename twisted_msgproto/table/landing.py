@@ -42,29 +42,23 @@ from .row_offsets import covered, groups_of
 from .shape import Shape, Shaper
 from .storage import LocalStorage, Storage, one_line
 
-DAY = pa.field("day", pa.date32(), nullable=False)
-"""No queue has this partition column: the day of ``received_at``, UTC."""
+DAY = pa.field("day", pa.date32(), nullable=False)  # of ``received_at``, UTC; no queue has it
 
 TABLE_SCHEMA: pa.Schema = SCHEMA.append(DAY)
 
 PARTITION_COLUMNS = ("day", "protocol")
 
-READ_ROWS = 10_000
-"""One record batch of a queue has this many rows; small commits are merged up to it."""
-
+READ_ROWS = 10_000  # of one record batch of a queue; small commits are merged up to it
 GROUP_ROWS = 64_000  # a Parquet row group is written when it has this many rows ...
 
 GROUP_BYTES = 32 << 20  # ... or has this many bytes: small groups need less memory
 
 FOOTER_TEXT = 1024  # a footer has no bounds of a column in which a text is a few times as long
 
+# Each holds a row group; beyond them the least lately used is closed. A backlog is read in order.
 OPEN_FILES_MAX = 16
-"""A task writes this many files at once, each of which holds a row group in memory; then the one
-that was used least lately is closed. A backlog of many days is read in order.
-"""
 
-READERS_MAX = 16
-"""A task reads this many gateways at once: a small range costs a round trip, not work."""
+READERS_MAX = 16  # gateways read at once: a small range costs a round trip, not work
 
 READ_AHEAD = 4
 
@@ -85,8 +79,7 @@ class Target:
     storage: Mapping[str, str] = field(default_factory=dict)
     schema: pa.Schema = TABLE_SCHEMA
     partition_by: tuple[str, ...] = ("day",)
-    shape: Shape | None = None
-    """Which rows it has and in which columns; None: all of the queue, as they are."""
+    shape: Shape | None = None  # all rows of the queue, as they are
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -104,24 +97,16 @@ class Failure:
 
 @dataclass(slots=True)
 class LandedRanges:
-    """What tasks have landed.
+    """What tasks have landed: whole, or with anything in ``failed`` no files."""
 
-    ``files`` are durable and wait for their commit. ``rows`` (what the files hold), ``damaged`` and
-    ``left_out`` (by the table's shape) come from the reads themselves, per gateway. With anything
-    in ``failed`` there are no files: a batch lands whole or is planned again without those
-    gateways.
-    """
-
-    files: list[DataFile] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)  # durable, for a commit
     rows: dict[str, int] = field(default_factory=dict)
     damaged: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     failed: dict[str, Failure] = field(default_factory=dict)
     dropped: int = 0  # a transform received these rows and did not return them
-    left_out: dict[str, int] = field(default_factory=dict)
-    errors: Counter[str] = field(default_factory=Counter)
-    """In how many rows a column could not be made; "" is the body."""
-    rejected: dict[str, dict[int, str]] = field(default_factory=dict)
-    """A transform raised for these offsets, and what; they are in no file."""
+    left_out: dict[str, int] = field(default_factory=dict)  # by the table's shape
+    errors: Counter[str] = field(default_factory=Counter)  # columns not made; "" is the body
+    rejected: dict[str, dict[int, str]] = field(default_factory=dict)  # what was raised for them
 
 
 OpenQueue = Callable[[Range], Queue]
@@ -154,7 +139,7 @@ def land_ranges(
     """Write ``ranges`` below the table, durably; name nothing in its log.
 
     A gateway that cannot be read is named in ``failed`` and ends the task. ``change`` makes the
-    table's columns of the queue's, by default as its shape says.
+    table's columns, by default as its shape says.
     """
     [landed] = land_together([(Writer(target, storage, change), ranges)], open_queue)
     if isinstance(landed, MsgprotoError):
@@ -165,10 +150,7 @@ def land_ranges(
 def land_together(
     works: Sequence[tuple[Writer, Sequence[Range]]], open_queue: OpenQueue
 ) -> list[LandedRanges | MsgprotoError]:
-    """Land ranges of several tables as :func:`land_ranges` does; what they share is read once.
-
-    Return what each has landed, or why it could not: that keeps no other from landing.
-    """
+    """Land as :func:`land_ranges` several tables, reading once; one's error stops no other."""
     writers = [writer for writer, _ in works]
     reads = shared_reads([ranges for _, ranges in works])
     members = {id(read): parts for read, parts in reads}
@@ -272,10 +254,7 @@ Item = Any  # a record batch, the damaged ranges that the read of a range found,
 
 
 def read_all(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
-    """Yield record batches of each range, then what was damaged; or a failure in between.
-
-    Threads read several queues: rows of a thousand gateways are a thousand journeys.
-    """
+    """Yield each range's record batches, then its damage; in threads, as queues are far away."""
     by_queue: dict[str, list[Range]] = {}
     for part in ranges:
         by_queue.setdefault(part.location, []).append(part)

@@ -49,8 +49,7 @@ CLIENT = frozenset(
 )
 """What concerns the HTTP client; obstore panics when it finds one of these among the rest."""
 
-TIME = re.compile(r".*(timeout|interval|init_backoff|max_backoff)")
-"""Names of options that are times."""
+TIME = re.compile(r".*(timeout|interval|init_backoff|max_backoff)")  # options that are times
 
 RETRIES = ("max_retries", "retry_timeout")
 BACKOFF = "backoff_config."
@@ -65,9 +64,7 @@ MILLISECOND = timedelta(milliseconds=1)
 NUMBER_MAX = 1_000_000  # obstore, and a timedelta, take no number of any size
 
 PROBE_WRITERS = 4
-PROBE_ROUNDS = 4
-"""So often so many writers race for one object: on a careless server mostly two win."""
-
+PROBE_ROUNDS = 4  # of a race for one object: on a careless server mostly two win
 READ_AHEAD_BYTES = 1 << 18  # a file is read in steps of this size; a footer mostly fits into one
 
 

@@ -12,33 +12,22 @@ from dataclasses import dataclass, replace
 from ..queue.lineage import Description, Landed
 
 ROWS_MAX = 1_000_000  # this bounds the time of a batch, and what a failed one repeats
-
-BYTES_MAX = 1 << 30
-"""Bytes of one batch, as the gateways estimate them: this bounds what tasks hold in memory."""
-
-TASK_ROWS_MIN = 20_000
-"""Below this a second task costs more than it saves (measured: a task costs some 10 ms)."""
-
-TASK_GATEWAYS_MIN = 50
-"""This many gateways are worth a second task: each is asked for its rows over the network."""
+BYTES_MAX = 1 << 30  # of a batch, as gateways estimate: bounds what tasks hold in memory
+TASK_ROWS_MIN = 20_000  # below it a second task (some 10 ms, measured) does not pay
+TASK_GATEWAYS_MIN = 50  # worth a second task: each is asked over the network
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
-
-    ``landed`` is the end of the batch in this gateway, which the read proves first (None: there is
-    no proof). ``access`` is what else opens the queue; all of it can be pickled.
-    """
+    """Rows lo ≤ offset < hi of one gateway, for a task, which has many; all can be pickled."""
 
     location: str
     gateway: str
     lo: int
     hi: int
-    landed: Landed | None = None
-    access: object = None
-    erased: tuple[tuple[int, int], ...] = ()
-    """Rows of these ranges were erased from the table and do not land again."""
+    landed: Landed | None = None  # the batch's end here, which the read proves first, if it can
+    access: object = None  # what else opens the queue
+    erased: tuple[tuple[int, int], ...] = ()  # from the table: they do not land again
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +73,7 @@ def joined(first: Plan, then: Plan) -> Plan:
     )
 
 
-Place = Callable[[Mapping[str, int]], Mapping[str, Landed]]
-"""Asks gateways for what proves an offset of each; leaves out those that do not answer."""
+Place = Callable[[Mapping[str, int]], Mapping[str, Landed]]  # leaves out who does not answer
 
 
 def plan_batch(
@@ -96,10 +84,7 @@ def plan_batch(
     rows_max: int = ROWS_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> Plan | None:
-    """Return the next batch; None when nothing waits.
-
-    ``place`` is asked once, for all gateways whose rows do not all fit: what proves their ends.
-    """
+    """Return the next batch, or None; ``place`` is asked once for ends that need a proof."""
     ends = batch_ends(waiting, rows_max, bytes_max)
     described = {one.gateway: one for one in waiting if ends.get(one.gateway, 0) > one.lo}
     capped = {

@@ -52,10 +52,9 @@ def open_table(
 ) -> Table:
     """Return the table at ``location``, made if there is none, fit to be landed in.
 
-    ``schema`` is what is going to be landed (default: the queue's columns and ``day``);
-    ``partition_by`` is what the operator asked for, None for what the table has. With ``grows`` the
-    table need not have all columns yet: see :func:`grow`. ``properties`` are a new table's.
-    What was repaired is told to ``say`` at once: the next start does not find it any more.
+    ``schema`` is what lands (default: the queue's columns and ``day``), ``partition_by`` what was
+    asked for (None: any), ``properties`` a new table's. With ``grows`` columns may be missing: see
+    :func:`grow`. Repairs are told to ``say`` at once: the next start finds none.
     """
     place = storage_at(location, storage)
     check_place(place)
@@ -118,11 +117,7 @@ def check_place(storage: Storage) -> None:
 
 
 def check_schema(table: Table, schema: pa.Schema, *, grows: bool = False) -> None:
-    """Raise ConfigurationError unless rows of ``schema`` fit the table.
-
-    It may have more columns if they may be null. With ``grows`` it may have fewer, but for those
-    that every table of this kind has.
-    """
+    """Raise ConfigurationError unless ``schema`` fits; with ``grows`` columns may be missing."""
     has = {column.name: column for column in table.schema}
     lower = {name.lower(): name for name in has}
     for column in schema:
@@ -204,10 +199,9 @@ def check_no_rows(table: Table) -> None:
 
 
 def versions_since_landing(table: Table) -> Iterator[Commit]:
-    """Yield the newest version and so on, down to the newest that landed rows of a gateway.
+    """Yield the newest version down to the newest that landed rows of a gateway.
 
-    A rewind proves the places that it sets and no others: behind one of some gateways the versions
-    continue, until every gateway has been set.
+    Behind a rewind of some gateways they continue, until every gateway has been set.
     """
     doubtful = set(table.landed())
     for version in range(table.version, -1, -1):

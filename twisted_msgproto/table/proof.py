@@ -50,15 +50,12 @@ class GatewayReport:
     back: list[Range] = field(default_factory=list)  # these rows were erased and are there again
     expired_rows: int = 0
     damaged_rows: int = 0
-    dropped: list[Range] = field(default_factory=list)
-    """Absent where a transform drops rows: nobody can tell dropped ones from lost ones."""
+    dropped: list[Range] = field(default_factory=list)  # or lost: nobody can tell
     left_out: int = 0  # the table's shape left out so many rows
     rejected: int = 0  # the transform raised for so many rows, which are dead letters
     uncounted: int = 0  # so many more offsets are absent than the counts say, or fewer
-    mismatch: str = ""
-    """Why the queue is not the one that has landed here; empty when it is, or was not asked."""
-    in_queue: int | None = None
-    """So many missing rows the queue still has; None when it was not asked."""
+    mismatch: str = ""  # why the queue is another one than has landed here
+    in_queue: int | None = None  # of the missing; None: not asked
 
     @property
     def intact_to(self) -> int:
@@ -148,10 +145,9 @@ def _findings(gateway: str, found: GatewayReport) -> Iterator[str]:
 def verify(
     table: Table, queues: Mapping[str, Queue] | None = None, *, every_column: bool = False
 ) -> Report:
-    """Read every row of ``table`` and report what is missing or twice.
+    """Read every row of ``table`` (``every_column``: whole files); report the missing and twice.
 
-    ``queues``, by queue id, are asked for what they still have and whether their history is the one
-    that has landed. ``every_column`` reads whole files.
+    ``queues``, by queue id, are asked what they still have, and whether it is the same history.
     """
     check_columns(table)
     files = table.files()
@@ -272,8 +268,7 @@ class Counts:
     files: int
     bytes: int
     rows: int = 0
-    partitions: dict[str, dict[str, int]] = field(default_factory=dict)
-    """How many rows have each value of each partition column."""
+    partitions: dict[str, dict[str, int]] = field(default_factory=dict)  # column, value: rows
     gateways: dict[str, GatewayCounts] = field(default_factory=dict)
 
 

@@ -18,12 +18,9 @@ from ..core.errors import ConfigurationError, TableChanged, TableError
 from .actions import DataFile, Metadata, ProtocolVersions
 from .storage import Storage, one_line
 
-PROTOCOL = ProtocolVersions(reader=1, writer=2)
-"""The plainest table there is: every reader of Delta tables knows it."""
-CHECKPOINT_EVERY = 100
-"""One checkpoint follows another after this many versions; a reader replays at most that many."""
-LOG_RETENTION_HOURS = 6
-"""How long old versions can be read (time travel), and how many files the log's folder keeps."""
+PROTOCOL = ProtocolVersions(reader=1, writer=2)  # the plainest, which every reader knows
+CHECKPOINT_EVERY = 100  # versions: a reader replays no more
+LOG_RETENTION_HOURS = 6  # of time travel, and of files in the log's folder
 
 PROPERTIES: Mapping[str, str] = {
     "delta.logRetentionDuration": f"interval {LOG_RETENTION_HOURS} hours",
@@ -33,8 +30,7 @@ PROPERTIES: Mapping[str, str] = {
 
 INTERVAL = re.compile(r"\s*(?:interval\s+)?(\d+)\s*(second|minute|hour|day|week)s?\s*", re.I)
 
-FORGETTING = "delta.setTransactionRetentionDuration"
-"""With it a checkpoint forgets how far a quiet gateway has landed."""
+FORGETTING = "delta.setTransactionRetentionDuration"  # makes quiet gateways' places go
 
 
 def metadata_of(
@@ -116,8 +112,7 @@ class Constraint:
 
     name: str
     text: str
-    terms: tuple[tuple[str, str, Any], ...]
-    """A column, how it is compared ("" with nothing: it is not null), and with what."""
+    terms: tuple[tuple[str, str, Any], ...]  # column, operator ("": not null), value
 
     @property
     def columns(self) -> list[str]:

@@ -102,10 +102,9 @@ def vacuum(
 
 
 def time_of(table: Table, *, dry_run: bool) -> float:
-    """Return the time in seconds since 1970: the store's, by the time of a new file, where this
-    machine's clock is ahead of it.  With ``dry_run`` nothing is made, and this machine says it.
+    """Return the store's time in seconds since 1970, where this machine is ahead.
 
-    A file that stays behind has a name that vacuum takes for a rest.
+    It is that of a new file, whose name vacuum takes for a rest; ``dry_run`` makes none.
     """
     now, storage = time.time(), table.storage
     if dry_run:
@@ -200,8 +199,7 @@ def _remove(storage: Storage, path: str) -> None:
 
 DAY = "day"
 
-CLOCK_DAY = date(2000, 1, 1)
-"""Rows of earlier days came to a machine whose clock was not set yet, and may be of yesterday."""
+CLOCK_DAY = date(2000, 1, 1)  # earlier: with a clock not set yet, perhaps yesterday
 
 
 @dataclass(slots=True)
@@ -211,8 +209,7 @@ class Expired:
     files: int = 0
     bytes: int = 0
     gateways: Mapping[str, list[Range]] = field(default_factory=dict)
-    uncounted: dict[str, int] = field(default_factory=dict)
-    """Rows of lost files whose offsets nobody can tell: the table leaves out others of them."""
+    uncounted: dict[str, int] = field(default_factory=dict)  # in lost files, at unknown offsets
     version: int | None = None
     without_clock: list[str] = field(default_factory=list)  # days before CLOCK_DAY that stay
 
@@ -223,10 +220,7 @@ class Expired:
 
 
 def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Expired:
-    """Remove the days before ``before``, in one version, which notes the removed offsets.
-
-    Days before ``CLOCK_DAY`` stay, unless ``before`` is that day or an earlier one.
-    """
+    """Remove days before ``before`` in a version that notes it; no day before ``CLOCK_DAY``."""
     if DAY not in table.partition_by:
         raise TableError(
             f"{table.location} is not partitioned by {DAY}, so a day's rows are not whole files"
@@ -329,10 +323,9 @@ def erase(
 ) -> Removal:
     """Take rows out of ``table``, in one version, so that they never land again.
 
-    They are those of ``offsets``, or those for which the SQL expression ``where`` is true. With
-    ``purge`` the files that held them are deleted, also those of an erasure that was interrupted
-    there, and a checkpoint is made: what the log says of the files' values then ends with its old
-    versions.
+    They are those of ``offsets``, or for which the SQL expression ``where`` is true. With ``purge``
+    their files are deleted, interrupted erasures' too, and a checkpoint ends what the log says of
+    values.
     """
     check_columns(table)
     if not dry_run:

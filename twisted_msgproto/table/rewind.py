@@ -48,8 +48,7 @@ class Rewound:
 @dataclass(slots=True)
 class Plan:
     gateways: list[Rewound] = field(default_factory=list)
-    files: list[DataFile] = field(default_factory=list)
-    """These files are written again without the removed rows, or are lost."""
+    files: list[DataFile] = field(default_factory=list)  # written again, or lost
     version: int | None = None
 
 
@@ -64,8 +63,8 @@ def rewind(
 ) -> Plan:
     """Set the places of ``gateways`` (default: all the table knows) to what ``verify`` proves.
 
-    ``queues``, by queue id, are needed for gateways of which anything is wrong: they say whether
-    they still have the rows. Rows that only the table has are removed with ``discard_rows`` alone.
+    ``queues``, by id, say whether they still have rows; needed where anything is wrong. Only
+    ``discard_rows`` removes rows that the table alone has.
     """
     try:
         return _rewind(table, run, queues or {}, gateways, discard_rows, dry_run)
@@ -157,8 +156,7 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
 def _keep(table: Table, queue: Queue, found: Rewound) -> None:
     """Have the queue keep what has to land again: the bridge's mark let it trim that.
 
-    The bridge's consumer is known by the table's id; where there is none of that name, any may be
-    the bridge's, and a mark that is set back only costs room until it moves again.
+    Without a consumer of the table's name any may be the bridge's: all marks are set back.
     """
     place, marks = found.place, queue.describe().consumers
     own = consumer_name(table.table_id)
@@ -261,11 +259,7 @@ def _still_erased(
     places: Mapping[str, int],
     others: Mapping[str, erased.Erased],
 ) -> dict[str, int]:
-    """Return the notes of what stays erased.
-
-    What other programs took out counts unless somebody has put it back. Offsets at and above the
-    place of a queue that has another history are those of other messages.
-    """
+    """Return the notes of what stays erased, unless it was put back or is another history's."""
     other = {name for name in places if report.gateways[name].mismatch}
     noted = erased.Notes(table.storage).of(table.transactions)
     taken = {
@@ -289,10 +283,9 @@ PROOF = ("received_at", "message_id", "session", "peer", "body")
 
 
 def divergence(table: Table, queue: Queue, gateway: str, intact_to: int) -> int:
-    """Return the offset after the last row that the table and the queue have in common.
+    """Return the offset after the last row that table and queue have in common.
 
-    A queue that was restored from an older copy and written on has other rows than the table from
-    there on, so it is found by halving. What the queue has trimmed cannot be compared.
+    A queue restored from an older copy and written on differs from there: it is found by halving.
     """
     names = [name for name in PROOF if name in table.schema.names]
     types = {name: table.schema.field(name).type for name in names}

@@ -15,8 +15,7 @@ from ..queue import SCHEMA
 from .column_blocks import Blocks
 from .columns import OWN_NAMES, Columns, columns_of
 
-KEYS = ("gateway", "offset", "received_at")
-"""Every typed table has these columns of the queue; they say which row it is."""
+KEYS = ("gateway", "offset", "received_at")  # every typed table has them: they name a row
 
 ERROR, BODY = "_error", "_body"
 
@@ -32,16 +31,11 @@ Where = tuple[tuple[str, tuple[Any, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a table's rows.
+    """The shape of a table's rows."""
 
-    ``where`` are columns of the queue and the values that a row may have there; ``columns`` are
-    made of bodies and fields (None: the table has the queue's), beside which it has the queue's
-    ``keep``.
-    """
-
-    where: Where = ()
-    keep: tuple[str, ...] = ()
-    columns: Columns | None = None
+    where: Where = ()  # the values that a row may have in columns of the queue
+    keep: tuple[str, ...] = ()  # the queue's that are beside ``columns``
+    columns: Columns | None = None  # the queue's
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,8 +53,7 @@ class Shaper:
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._blocks = None if shape.columns is None else Blocks(shape.columns)
-        self.errors: Counter[str] = Counter()
-        """How many rows have an error in each column; "" is the body."""
+        self.errors: Counter[str] = Counter()  # rows by column; "" is the body
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         batch = self._chosen(batch)

@@ -34,8 +34,7 @@ READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
 @dataclass(frozen=True, slots=True)
 class Listing:
     versions: tuple[int, ...]
-    checkpoints: tuple[tuple[int, tuple[str, ...]], ...]
-    """Version and names of the files of each complete checkpoint, ascending."""
+    checkpoints: tuple[tuple[int, tuple[str, ...]], ...]  # complete ones, ascending
 
     @property
     def exists(self) -> bool:
@@ -60,8 +59,7 @@ class State:
     metadata: Metadata | None = None
     protocol: ProtocolVersions | None = None
     transactions: dict[str, int] = field(default_factory=dict)
-    files: dict[str, DataFile] | None = None
-    """The table's files by path; None until they are needed."""
+    files: dict[str, DataFile] | None = None  # by path, once needed
 
     def apply(self, commit: Commit) -> None:
         self.version = commit.version
@@ -90,10 +88,10 @@ class Loaded:
 
 
 def refused(storage: Storage, error: BaseException) -> bool:
-    """Return whether a file could only not be read just now, so that nobody knows what it holds.
+    """Return whether a file could only not be read just now, so that it may be whole.
 
-    Else it is torn: pyarrow raises OSError for what it cannot decode, too, but only what the
-    operating system refuses has a number. An object store's errors have none.
+    For torn ones pyarrow raises OSError, too, but only the operating system's errors have a number;
+    an object store's have none.
     """
     if isinstance(error, MemoryError):
         return True

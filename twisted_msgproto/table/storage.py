@@ -18,8 +18,7 @@ from ..core.disk import SHARED_DISK, Disk, read_file, sync_file, write_file
 from ..core.errors import TableError
 
 LOG = "_delta_log"
-PRIVATE = "_msgproto"
-"""A folder for files that are no part of the table; readers skip names with this beginning."""
+PRIVATE = "_msgproto"  # no part of the table: readers skip names that begin so
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 ERROR_LINE_MAX = 300
 
@@ -34,10 +33,7 @@ def is_temporary(name: str) -> bool:
 
 
 class Storage(Protocol):
-    """A table's place.  Paths are below the table, with ``/``.
-
-    Methods raise FileNotFoundError for what is not there, and OSError for what fails.
-    """
+    """A table's place; paths are below it.  FileNotFoundError for what is not there, or OSError."""
 
     location: str  # a directory, or a URL of an object store
     options: Mapping[str, str]  # an object store's
@@ -62,16 +58,14 @@ class Storage(Protocol):
     def put_new(self, path: str, data: bytes) -> None:
         """Make a whole, durable file, of several writers by one alone.
 
-        Raises FileExistsError when the path is used (in an object store by this very call, it may
-        be, if its first answer was lost), and OSError when the file may be there or not, or come
-        yet.
+        FileExistsError: the path is used (in an object store perhaps by this call); OSError: it may
+        be there, or come yet.
         """
 
     def sync(self, renewed: Iterable[str], files: Iterable[str]) -> None:
-        """Make files durable that others have written; ``renewed`` are written anew.
+        """Make others' files durable; ``renewed`` are written anew.
 
-        Somebody's sync of them, ours too, may have failed, and the next one may succeed without
-        anything on the disk: the system calls pages clean that it could not write.
+        After a failed sync the next may succeed without the disk: pages were called clean.
         """
 
     def delete(self, path: str) -> None: ...
@@ -87,10 +81,8 @@ class Storage(Protocol):
 class LocalStorage:
     """A table in a directory of this machine, or of a disk that machines share.
 
-    delta-rs syncs nothing.  Here a new file is written beside the log's files, synced, and linked
-    to its name; the link fails if the name is used.  Then the folder is synced.  So a version of
-    ours can be missing after a loss of power and can never be torn, and of two writers of the same
-    number one fails.
+    delta-rs syncs nothing; ours is written beside, synced, and linked, which fails if the name is
+    used; then the folder is synced. So a loss of power tears none, and of two writers one fails.
     """
 
     location: str

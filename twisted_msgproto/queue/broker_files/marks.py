@@ -259,10 +259,7 @@ class Marks:
         self._forget(first, segment.end)
 
     def drop_from(self, end: int) -> bool:
-        """Forget the marks from ``end`` on; return whether there were any.
-
-        Other messages will have such offsets: log and marks were not copied together.
-        """
+        """Forget marks from ``end`` on, which other messages get; return if there were any."""
         dropped = self._beyond or self.tries.last >= end or self.moved.last >= end
         self._forget(end, 2**64)
         return dropped

@@ -34,16 +34,13 @@ _END = struct.Struct("<i")
 
 @dataclass(slots=True)
 class Frame:
-    """Messages of neighbouring frames, for a broker; what is missing is empty.
-
-    ``message_ids`` are there where they are numbers, as in the broker's own log.
-    """
+    """Messages of neighbouring frames, for a broker; what is missing is empty."""
 
     first: int
     times: Sequence[int]  # in µs since 1970 UTC
     envelopes: Buffers
     bodies: Buffers
-    message_ids: Sequence[int] | None = None
+    message_ids: Sequence[int] | None = None  # if numbers, as in the broker's own log
 
     @property
     def end(self) -> int:
@@ -174,12 +171,9 @@ INDEX_BYTES = 64 << 10
 @dataclass(slots=True)
 class Loaded:
     messages: list[QueuedMessage] = field(default_factory=list)
-    unreadable: list[int] = field(default_factory=list)
-    """These ids are damaged, or nowhere."""
-    unread: list[int] = field(default_factory=list)
-    """The first of these ids cannot be read now; ask for all of them again."""
-    error: OSError | QueueError | None = None
-    """Why some are ``unread``."""
+    unreadable: list[int] = field(default_factory=list)  # damaged, or nowhere
+    unread: list[int] = field(default_factory=list)  # the first cannot be read now: ask again
+    error: OSError | QueueError | None = None  # why some are ``unread``
 
 
 class Indexed:

@@ -60,11 +60,7 @@ class Names:
             self._write(self.first)
 
     def renew(self) -> None:
-        """Write what was read once more.
-
-        A sync of the file's name may have failed before, and the next one may succeed without it.
-        Where a disk has no room for a second file, that sync has to do.
-        """
+        """Write again what was read: a sync of its name may have failed, and seem well now."""
         if not self.damaged:
             try:
                 self._write(self.first)

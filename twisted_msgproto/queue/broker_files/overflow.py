@@ -63,10 +63,7 @@ class Copy:
 
 
 class OverflowLog:
-    """The broker's own log, opened as a writer opens its queue; for one thread at a time.
-
-    ``begin`` is the first offset that the queue's log still has: higher ids are not needed here.
-    """
+    """The broker's own log, for one thread at a time; ids from ``begin`` on are in the queue's."""
 
     def __init__(self, disk: Disk, directory: str, queue_id: str, *, begin: int):
         self._disk = disk

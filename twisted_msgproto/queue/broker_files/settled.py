@@ -177,10 +177,9 @@ class SettledFile:
         return parsed(nbytes, self._queue_id)
 
     def write(self, group: Group, marks: Marks) -> None:
-        """Make a group durable, which ``marks`` hold already.
+        """Make a group durable, which ``marks`` hold already; after a failure all of them.
 
-        After a failure all of them are written: a second sync of the same file may succeed without
-        having written what the first one could not.
+        A second sync of a file may succeed without having written what the first could not.
         """
         if self._file is None or self._end > max(LONG_BYTES, 2 * self._short):
             self._replace(marks)

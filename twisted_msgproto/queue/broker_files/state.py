@@ -35,14 +35,12 @@ from .overflow import COPY_BYTES, COPY_MESSAGES, Chunk, Copy, OverflowLog, copie
 from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
-PIN_BYTES = 1 << 30
-"""At most this many bytes of the log are kept for the queues alone; what is older is copied."""
+PIN_BYTES = 1 << 30  # of the log, at most, are kept for the queues alone; older ones are copied
 PIN_SHARE = 4
 
 
 READING, COPYING, MOVING = "messages of queues", "messages that wait for long", "old messages"
-CALM_SECONDS = 5.0
-"""Messages can be read again when nothing has failed for this time: who waits asks every second."""
+CALM_SECONDS = 5.0  # without a failure messages can be read again: who waits asks each second
 
 
 class BrokerState:
