@@ -44,20 +44,13 @@ CALL: Final = "call"
 
 ACTIONS: Final = (PUBLISH, SUBSCRIBE, CONSUME, CALL)
 
-ANSWERS_MAX: Final = 64
-"""This many answers are remembered for one session; then all are forgotten and asked again, so
-that a peer with ever new names cannot fill the memory.
-"""
+ANSWERS_MAX: Final = 64  # of a session; then all are forgotten: names may be ever new
 
-NAME_BYTES: Final = 320
-"""The answer about a name that needs more than this, about 255 characters, is not remembered, but
-asked for each time: a name may be as long as a message.
-"""
+NAME_BYTES: Final = 320  # no answer about a longer one is kept: it may be as long as a message
 
 REFUSALS: Final = Topic("more refusals")
 
-LINES_MAX: Final = 20
-"""At most this many refusals of one session are logged: a flood of them would cost a turn."""
+LINES_MAX: Final = 20  # refusals of one session that are logged: a flood would cost a turn
 
 _COUNTED: Final = {action: f"not_allowed:{action}" for action in ACTIONS}
 
@@ -111,9 +104,7 @@ class Authoriser(Shape):
     """What clients may do; pass one to ``serve`` or to a server factory as ``authoriser``."""
 
     def allows(self, access: Access, /) -> bool:
-        """Return True if this may be, or False if it is to be refused; as
-        :class:`IAuthoriser`'s.
-        """
+        """Return whether this may be, as :class:`IAuthoriser`'s."""
         raise NotImplementedError
 
 
@@ -127,9 +118,7 @@ class Permissions:
         virtual_host: str | None = None,
         ends: str = "",
     ) -> None:
-        """``peer`` is what lines of the log call the client, ``ends`` stands at their end; the
-        others are as in :class:`Access`.
-        """
+        """``peer`` is the client's name in the log, ``ends`` its end; else as :class:`Access`."""
         self._ends = ends
         self.user = user
         self._factory = factory
@@ -212,18 +201,14 @@ def refusal_text(action: str, name: str) -> str:
 
 TABLE: Final = "access"
 
-ALL: Final = "*"
-"""In ``allow`` or ``deny`` it means every action; as a pattern it matches every name."""
+ALL: Final = "*"  # in ``allow`` or ``deny`` every action; as a pattern every name
 
-UNIX: Final = "unix"
-"""As an address it means clients that have no IP address, as those on UNIX sockets."""
+UNIX: Final = "unix"  # as an address: clients without an IP address, as on UNIX sockets
 
 OWN_NAME: Final = "{user}"
 
 RULES_MAX: Final = 1000
-"""There may be this many rules: each new name that a client uses is compared with all of them.
-What they come to is remembered for as many clients, and for as many sets of patterns.
-"""
+"""Each new name is compared with all rules.  So many clients and pattern sets are remembered."""
 
 CONDITIONS: Final = ("user", "address", "protocol", "name", "virtual-host")
 VERDICTS: Final = ("allow", "deny")

@@ -1,6 +1,4 @@
-"""Counters of connections and of traffic, seen while connections live, and the traffic of the last
-15 minutes.
-"""
+"""Counters of connections and traffic, while connections live; the traffic of 15 minutes."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ class CounterPaths:
 
     @classmethod
     def of(cls, counters: type[Any], **others: str) -> CounterPaths:
-        """Return the paths where the machine's ``counters`` are of this dataclass, and of
-        ``others``.
-        """
+        """Return paths where the machine's ``counters`` are of this dataclass, and ``others``."""
         machine = {field.name: f"machine.counters.{field.name}" for field in fields(counters)}
         return cls(machine | others)
 
@@ -153,8 +149,7 @@ class Counters(Mapping[str, int]):
 
 DECADES: Final = range(-4, 2)
 
-STEPS: Final = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
-"""A decade has ten bounds; each is about a quarter above the one before."""
+STEPS: Final = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)  # a quarter apart
 
 BOUNDS: Final = (
     *(float(f"{step}e{power}") for power in DECADES for step in STEPS),
@@ -198,11 +193,9 @@ def quantile(latencies: Sequence[int], share: float) -> float | None:
 # ── the course of the last 15 minutes ───────────────────────────────────────────────────────────
 
 
-SAMPLE_SECONDS: Final = 5.0
-"""The counters of all servers are read this often; a read costs some microseconds."""
+SAMPLE_SECONDS: Final = 5.0  # between reads of all counters; a read costs some microseconds
 
-SAMPLES_MAX: Final = 180
-"""This many samples are kept. They cover 15 minutes and need about 30 kB for each protocol."""
+SAMPLES_MAX: Final = 180  # 15 minutes; about 30 kB for each protocol
 
 QUANTILES: Final = (("ack_p50_seconds", 0.5), ("ack_p99_seconds", 0.99))
 

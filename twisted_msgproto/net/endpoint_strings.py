@@ -58,8 +58,7 @@ CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "unix": ("path", "lockfile", "timeout", "checkPID"),
 }
 
-ALIASES: Final = {"address": "path"}
-"""Twisted's own name of a part → ours, where its word misleads."""
+ALIASES: Final = {"address": "path"}  # Twisted's name of a part → ours, where it misleads
 
 NEEDED: Final = ("host", "port", "directory", "path", "domain")
 
@@ -69,8 +68,7 @@ PATHS: Final = frozenset(
     ("directory", "path", "privateKey", "certKey", "caCerts", "extraCertChain", "dhParameters")
 )
 
-SSL_KEY: Final = "server.pem"
-"""Twisted's default of ``privateKey`` for ``ssl:``."""
+SSL_KEY: Final = "server.pem"  # Twisted's default of ``privateKey`` for ``ssl:``
 
 
 def _within(most: int, base: int = 10) -> Callable[[str], bool]:

@@ -65,8 +65,7 @@ EXPOSED: Final = (
     " it to this machine"
 )
 
-HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")
-"""This is how clients write an endpoint, and so do many who want a server."""
+HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")  # as clients write it
 
 
 class Wanted(NamedTuple):
@@ -162,8 +161,8 @@ def tls_directory(description: str) -> str | None:
 
 
 def _plain(description: str) -> str:
-    """Return the string of the same port without TLS if this is one of ``tls:DIRECTORY``, which
-    Twisted would read as well, and for ever where it has the root of a chain.
+    """Return the string without TLS of ``tls:DIRECTORY``, which Twisted would read as well, and for
+    ever where it has the root of a chain.
     """
     match = TLS_DIRECTORY.match(description)
     if match is None:
@@ -328,9 +327,7 @@ class Held:
 
 @contextmanager
 def place_for(address: str) -> Iterator[None]:
-    """Remove a stale socket, and let nobody else do so before there is a new one that listens: a
-    socket that is only bound looks the same.
-    """
+    """Remove a stale socket; nobody else does until one listens: a bound one looks the same."""
     folder = os.path.dirname(address) or "."
     with alone_in(folder) if os.access(folder, os.R_OK) else nullcontext():
         _remove_stale(address)
@@ -379,9 +376,7 @@ def refusals(service: Any, held: Held) -> Iterator[str]:
 
 
 class ReusedPort(tcp.Port):
-    """A TCP port that others of this user may listen on: the kernel hands connections to one of
-    them.
-    """
+    """A TCP port that others of this user may listen on, too: the kernel hands connections out."""
 
     def createInternetSocket(self) -> socket.socket:
         made: socket.socket = super().createInternetSocket()  # type: ignore[no-untyped-call]
@@ -480,13 +475,11 @@ FAULT: Final = "proxy"
 
 
 HEADER_BYTES_MAX: Final = 16 << 10
-"""A binary header (version 2) has at most this many bytes, as many as HAProxy's buffers have by
-default: a client's certificate fits.  The length field would allow 64 KiB, and the ledger does not
-count the bytes of a header.
+"""A binary header (version 2) has no more: so large are HAProxy's buffers, and a certificate fits.
+The length field would allow 64 KiB, which the ledger does not count.
 """
 
-LENGTH: Final = slice(14, 16)
-"""A binary header contains its length here, without its own first 16 bytes."""
+LENGTH: Final = slice(14, 16)  # of a binary header: its length without the first 16 bytes
 
 
 class LineParser(V1Parser):

@@ -1,6 +1,4 @@
-"""All factories share a sink, limits, counters and session names; servers' also count
-connections.
-"""
+"""All factories have a sink, limits, counters and session names; servers' count connections."""
 
 from __future__ import annotations
 
@@ -96,10 +94,7 @@ def session_names(protocol: str, started_at: float) -> Iterator[str]:
 
 
 def host_of(address: IAddress | None) -> str:
-    """Return a peer's host as text; "" where its transport address has none.
-
-    Whoever speaks the PROXY protocol says what it likes: what would spoil a log is no host.
-    """
+    """Return a peer's host as text; "" without one, or if a PROXY header's would spoil a log."""
     host = str(getattr(address, "host", ""))
     return host if host.isprintable() else ""
 
@@ -115,11 +110,8 @@ def peer_name(address: IAddress | None) -> str:
 
 
 def tls_refusal(reason: Failure) -> Refused | None:
-    """Return why TLS said no, or None if the connection ended for another reason.
-
-    Either side may have said it (a certificate that is missing, expired or not known, no TLS there
-    at all), and the next attempt will come to the same end.  A connection that was lost in the
-    middle of a hand-shake is no refusal.
+    """Return why either side's TLS said no, as it will again; None for another reason, such as a
+    connection that was lost in the middle of the hand-shake.
     """
     if reason.check(VerificationError):
         return Refused("TLS: the certificate is for another name")
@@ -273,11 +265,7 @@ class SessionFactory:
         self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
 
     def watchTurns(self, seconds: float) -> TurnWatch:
-        """Log and count turns in which input needs more CPU time than ``seconds``.
-
-        This is for connections that begin later, so call it before the server listens.  Return the
-        watch.
-        """
+        """Log and count turns of later connections that need more than ``seconds`` of CPU time."""
 
         def slow(peer: str, host: str, spent: float) -> None:
             self.counters["slow_turns"] += 1
@@ -310,9 +298,7 @@ class SessionFactory:
 
 
 class _TurnedAway(Protocol):
-    """Closes its connection at once.  Instead of it, None would leave connections open behind
-    wrappers of Twisted's, such as TLS.
-    """
+    """Closes its connection, which None would leave open behind Twisted's wrappers, such as TLS."""
 
     def connectionMade(self) -> None:
         cast(Any, self.transport).loseConnection()
@@ -337,9 +323,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     reusePort = False
 
     actions: ClassVar[frozenset[str]] = frozenset()
-    """Sessions ask the authoriser about these actions.  None: the protocol cannot be restricted,
-    so it cannot be given an authoriser.
-    """
+    """Sessions ask the authoriser about these actions; without any it cannot be given one."""
 
     stateTable: ClassVar[Table[Any] | None] = None
     """Its sessions' machines follow this transition table; the status page draws it."""
@@ -458,6 +442,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """
         transport = getattr(protocol, "transport", None)
         if ITCPTransport.providedBy(transport):
+            # A peer that vanished while nothing was due to it would keep its place for ever.
             transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
         self.liveConnections[protocol] = host
@@ -472,9 +457,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         return stays
 
     def addressMoves(self, before: str, host: str) -> bool:
-        """Count a connection for ``host`` and no more for ``before``; False if ``host`` has too
-        many.
-        """
+        """Count a connection for ``host``, not for ``before``; False if ``host`` has too many."""
         per_address = self.limits.integer("connections-per-address")
         if per_address and self._perAddress[host] - (before == host) >= per_address:
             self.limitMet("connections-per-address")
@@ -508,10 +491,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self._lookDrained()
 
     def lookTls(self, transport: Any, reason: Failure) -> None:
-        """A connection is lost: if TLS failed, that is a line and a counter.
-
-        To speak plainly to a TLS port is a usual mistake, as is a certificate that nobody knows.
-        """
+        """Log and count that TLS failed: a client speaks plainly, or rejects the certificate."""
         if reason.check(TLSError):
             self.countFault("tls")
             peer = peer_name(transport.getPeer())

@@ -60,10 +60,7 @@ log: Logger = Logger(namespace="twisted_msgproto.gateway")
 
 FLOOD_LOOK_SECONDS: Final = 30.0
 
-STOP_SECONDS: Final = 4.0
-"""The end of a whole process, connections and queue together, may last this long: supervisors
-begin to kill after 5 s.
-"""
+STOP_SECONDS: Final = 4.0  # connections' and queue's end together: supervisors kill after 5 s
 
 QUEUE_SECONDS_LEAST: Final = 0.5
 
@@ -476,9 +473,7 @@ class ListeningService(Service):
 def standalone(
     options: ServerOptions, serve: Callable[[ServerOptions, Gateway], Any], reactor: Any = None
 ) -> Gateway:
-    """Return the service of one protocol's twistd plugin; SystemExit with one line if it cannot
-    be.
-    """
+    """Return the service of a protocol's twistd plugin; SystemExit, one line, if it cannot be."""
     if reactor is None:
         from twisted.internet import reactor
 

@@ -57,8 +57,7 @@ S = TypeVar("S", bound=SessionFactory)
 
 log: Final = Logger(namespace="twisted_msgproto.net")
 
-ABORTED_SECONDS: Final = 1.0
-"""Who leaves a connection because of a cancellation waits no longer for it to be closed."""
+ABORTED_SECONDS: Final = 1.0  # who leaves because of a cancellation waits for the end no longer
 
 
 class _Listens(Protocol):
@@ -87,9 +86,7 @@ def running(reactor: Any) -> Any:
 
 
 def factory_of(kind: type[S], factory: S | None, reactor: Any, *address: str, **settings: Any) -> S:
-    """Return ``factory``, or a new one of ``kind`` with these settings, of which ``client`` or
-    ``server`` is the class of its connections.
-    """
+    """Return ``factory``, or a new ``kind``; ``client`` or ``server``: its connections' class."""
     make: Any = kind
     (side,) = settings.keys() & {"client", "server"}
     protocol, base = settings[side], make.protocol

@@ -67,9 +67,7 @@ class Link:
 
     log: ClassVar[Logger]
     actions: ClassVar[Actions] = {}
-    """This maps an event's class to the method that follows it; every event of the machine is
-    listed.
-    """
+    """Each event of the machine, by its class, with the method that follows it."""
 
     answerEvents: ClassVar[frozenset[type]] = frozenset()
     """These events answer our own calls: they are followed after our own end as well."""
@@ -154,8 +152,7 @@ class Link:
 
     def roomFor(self, nbytes: int) -> None:
         """A verb is going to write ``nbytes`` to a peer that does not read: raise LimitExceeded if
-        too much waits already.  Clients have a limit of their own; a server's output is counted in
-        the ledger.
+        too much waits.  That is for clients; a server's output is counted in the ledger.
         """
 
     def outputDrained(self) -> None:
@@ -277,10 +274,8 @@ class Link:
         received(data)
 
     def _lookWhose(self) -> None:
-        """Take the client's address once a proxy has said it; until then it is the proxy's.
-
-        What the proxy says is believed only if it is an address: it goes into the log, and into
-        what is stored.
+        """Take the client's address once a proxy has said it; it has to be one: it goes into the
+        log, and into what is stored.
         """
         address = self.transport.getPeer()
         host = host_of(address)
@@ -332,10 +327,7 @@ class Link:
             self._settle()
 
     def _followAlone(self, events: Iterable[Any]) -> None:
-        """Do what ``_follow`` does, in a call of the clock or of the sink.
-
-        No transport catches an exception there, so the connection is ended here.
-        """
+        """Follow in a call of the clock or sink: no transport catches there what is raised."""
         try:
             self._follow(events)
         except BaseException:
@@ -364,9 +356,7 @@ class Link:
         self._arm()
 
     def _arm(self) -> None:
-        """Come back at the machine's nearest deadline; a timer that runs early enough is left
-        alone, since one that runs in vain costs less than to cancel and set it each time.
-        """
+        """Come back at the nearest deadline; an early timer stays: that is cheaper than another."""
         at = self.machine.deadlines.next
         if at is not None and at < self._timerAt:
             self._timerAt = at
@@ -393,10 +383,7 @@ class Link:
             self._hold(self.machine.input_weight + self.wire.held)
 
     def _lookUnfinished(self) -> None:
-        """Continue in the next turn of the reactor, unless something else pauses reading.
-
-        One read may hold more than one turn should decode.
-        """
+        """Continue in the next turn, unless paused: a read may hold more than one can decode."""
         if self._pausedFor == {"decoding"} and self._resumption is None and not self._ended:
             self._resumption = self.factory.clock.callLater(0, self._resume)
 
@@ -446,9 +433,7 @@ class Link:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
-        """End this connection because the server stops: accept no more, send what is owed, then
-        close.
-        """
+        """End as the server stops: accept no more, send what is owed, then close."""
         if not self._ended:
             if not self.readsWhileDraining:
                 self.pauseReading("draining")

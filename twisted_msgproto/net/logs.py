@@ -39,20 +39,13 @@ from .peers import network_of
 
 WINDOW_SECONDS: Final = 60.0
 
-LINES_MAX: Final = 5
-"""At most this many lines of a topic are written for one address in a window.  That is enough for
-fail2ban and similar programs.
-"""
+LINES_MAX: Final = 5  # of a topic for one address in a window: enough for fail2ban and its like
 
 ALL_LINES_MAX: Final = 200
 
-SUMS_MAX: Final = 20
-"""At most this many addresses have a sum of their own; those with the fewest share one line."""
+SUMS_MAX: Final = 20  # addresses with a sum of their own; those with the fewest share one line
 
-ADDRESSES_MAX: Final = 1000
-"""Lines are counted for at most this many addresses in a window; the oldest is then counted with
-the others that have no sum of their own.
-"""
+ADDRESSES_MAX: Final = 1000  # counted in a window; the oldest joins those without a sum
 
 
 class SteadyLogger(Logger):
@@ -302,9 +295,7 @@ def twist_log(parent: Any, json: bool) -> None:
 
 
 def twistd_observer(parent: Any, json: bool) -> Any:
-    """Return what ``twistd`` is to log with, where it logs now; None if ``--syslog`` or
-    ``--logger`` say that, or it is no ``twistd``.
-    """
+    """Return what ``twistd`` is to log with; None if ``--syslog`` or ``--logger`` say that."""
     if parent is None or not _is_twistd(parent) or parent.get("logger") or parent.get("syslog"):
         return None
     if parent.get("logfile") == "-" and not parent["nodaemon"]:
@@ -354,9 +345,7 @@ def _is_twistd(options: Mapping[str, Any]) -> bool:
 
 
 def twistd_file(options: Mapping[str, Any]) -> Any:
-    """Return what ``twistd`` would log to; SIGUSR1 rotates a file, as it does without us,
-    and opens one anew that logrotate has moved away.
-    """
+    """Return what ``twistd`` would log to; SIGUSR1 rotates it, or opens what logrotate moved."""
     path = options.get("logfile")
     if path == "-" or (options.get("nodaemon") and not path):
         return sys.stdout

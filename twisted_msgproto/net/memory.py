@@ -19,27 +19,20 @@ from ..core.session_memory import SessionMemory
 from .logs import PeerLog
 from .peers import Offenders
 
-MIN_RATE: Final = 16 << 10
-"""A peer that sends or reads less than this many bytes a second is late; the later it is, the
-sooner it is cut off.
-"""
+MIN_RATE: Final = 16 << 10  # a peer of fewer bytes a second is late; the latest is cut off first
 
 LATE_SECONDS: Final = 2.0
 """A peer may be this late before it can lose its place to others: a network may stall so long, and
 who comes at a bad moment waits for two rounds of those that stand still, so less than 6 s.
 """
 
-UNREAD_SECONDS: Final = 3.0
-"""Readers have so much longer: at 16 KiB a second a step of what they read is seen every 4 s."""
+UNREAD_SECONDS: Final = 3.0  # more for readers: at 16 KiB a second a step shows every 4 s
 
 SOFT_SHARE: Final = 0.75
 
-PAUSE_SECONDS: Final = 0.5
-"""Who brings nothing for so long moves nevertheless, as far as others are compared with it."""
+PAUSE_SECONDS: Final = 0.5  # without bytes, and it moves nevertheless, as compared with others
 
-SPARE_SHARE: Final = 1 / 16
-"""At the limit those who stand still make so much room: else each read would look for the latest.
-"""
+SPARE_SHARE: Final = 1 / 16  # freed at the limit, lest each read look for the latest
 
 LOOK_SECONDS: Final = 0.25
 """While memory is short peers are looked at so often, and the ledger's time goes no further in one
@@ -50,8 +43,7 @@ UNCOUNTED_BYTES: Final = 4 << 10
 
 UNCOUNTED_SHARE: Final = 1 / 65_536
 
-TURN_BYTES: Final = 256 << 10
-"""A connection that may be read again is not held back before it has brought so much more."""
+TURN_BYTES: Final = 256 << 10  # more to bring before a connection is held back once more
 
 
 class Clock(Protocol):

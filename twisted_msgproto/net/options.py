@@ -221,9 +221,7 @@ class ServerOptions(LegibleOptions):
         }
 
     def parseOptions(self, options: Any = None) -> None:
-        """Parse the command line for twistd: a usage error is one line on stderr and exit status
-        1.
-        """
+        """Parse for twistd: a usage error is one line on stderr and exit status 1."""
         parse_or_exit(self.protocolName, self.read, options)
 
     def read(self, words: Sequence[str] | None) -> None:

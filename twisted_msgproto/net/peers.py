@@ -20,9 +20,8 @@ def ip_of(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def network_of(address: str) -> str | None:
-    """Return whose address it is: an IPv4 address, or an IPv6 network of 64 bits.
-
-    Returns None for addresses that stand for many: this machine's, and none (UNIX sockets).
+    """Return an IPv4 address, or an IPv6 network of 64 bits; None for what stands for many: this
+    machine's addresses, and none (UNIX sockets).
     """
     ip = ip_of(address)
     if ip is None or ip.is_loopback:
@@ -39,10 +38,7 @@ def is_address(host: str) -> bool:
 # ── who broke the protocol ────────────────────────────────────────────────────────────────────────
 
 
-OFFENDERS_MAX: Final = 1000
-"""Faults are remembered for this many pairs of address and reason: about 300 kB.  The pair that was
-silent for longest is dropped first.
-"""
+OFFENDERS_MAX: Final = 1000  # of address and reason, 300 kB; the longest silent goes first
 
 
 class Offence(NamedTuple):
@@ -80,19 +76,15 @@ class Offenders:
 
 K = TypeVar("K", bound=Hashable)
 
-CROWDED: Final = 0.9
-"""From this share of ``connections`` on, silent connections make room for newcomers."""
+CROWDED: Final = 0.9  # of ``connections``: from here on silent ones make room for newcomers
 
 SILENT_SECONDS: Final = 60.0
 
-ROOM_SEARCH_SECONDS: Final = 1.0
-"""After a search in vain, silent connections are not searched for during this time."""
+ROOM_SEARCH_SECONDS: Final = 1.0  # without another search after one in vain
 
-NO_NETWORK: Final = ""
-"""Newcomers that have no address group, as those on this machine, stand under this name."""
+NO_NETWORK: Final = ""  # for newcomers without an address group, as those on this machine
 
-ALL_NETWORKS: Final = "*"
-"""A search was in vain for newcomers of every address group: no connection is silent."""
+ALL_NETWORKS: Final = "*"  # a search was in vain for all: no connection is silent
 
 
 class Eviction:
@@ -112,12 +104,12 @@ class Eviction:
 
         ``connections`` has the host of each.  ``taken`` says how many places each host has, where
         there are more than these: a host whose connections have no session yet has places, too.
-        ``heard(connection)`` returns when its peer was heard
-        last, in seconds as ``now``, or None if it may not be closed.  The connection is the longest
-        silent one of the largest address group; the newcomer's group is smaller than that one, with
-        it as well.  A search in vain is not repeated for a second, since it reads every connection;
-        one in vain for the newcomer's group alone says nothing of the next newcomer's, or a crowd
-        of one group would lock out all.
+        ``heard(connection)`` returns when its peer was heard last, or None if it may not be closed.
+
+        It is the longest silent one of the largest address group; the newcomer's group is smaller,
+        with it as well.  A search in vain is not repeated for a second, since it reads every
+        connection; one in vain for the newcomer's group alone says nothing of the next newcomer's,
+        or a crowd of one group would lock out all.
         """
         if now >= self._none_until:
             self._none_for.clear()

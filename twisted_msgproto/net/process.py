@@ -18,18 +18,11 @@ from typing import Any, Final
 
 from ..core.errors import ConfigurationError
 
-KEPT_BYTES: Final = 64 << 20
-"""This much free memory at the end of the heap is kept: what all reads of some turns need
-together.
-"""
+KEPT_BYTES: Final = 64 << 20  # free, at the end of the heap: what all reads of some turns need
 
-HEAP_BYTES_MAX: Final = 32 << 20
-"""Larger pieces of memory have mappings of their own, released with them; glibc allows no higher
-value.
-"""
+HEAP_BYTES_MAX: Final = 32 << 20  # above it pieces have mappings of their own; glibc allows no more
 
-SWITCH_SECONDS: Final = 0.001
-"""A thread that waits for the interpreter asks for it after this time; Python's default is 5 ms."""
+SWITCH_SECONDS: Final = 0.001  # a thread waits for the interpreter; Python's default is 5 ms
 
 
 @contextmanager
@@ -51,17 +44,13 @@ _MMAP_THRESHOLD: Final = -3
 
 
 def spare_lasting_objects() -> None:
-    """Tell Python's garbage collector not to look at what exists now: a full collection would keep
-    the reactor for about 50 ms.
-    """
+    """Let the garbage collector skip what exists now: a full collection would need 50 ms."""
     gc.collect()
     gc.freeze()
 
 
 def share_processor() -> None:
-    """Let the queue's writer, which needs it several times for a group, have the interpreter after
-    a millisecond of the reactor's work.
-    """
+    """Let the queue's writer have the interpreter after a millisecond, several times a group."""
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
@@ -74,9 +63,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Return to the kernel what lies free between pieces that this process holds; it takes 0.1 s or
-    more for some hundred MiB, and who wants memory of glibc waits meanwhile.
-    """
+    """Return free memory to the kernel: glibc's users wait 0.1 s or more for some hundred MiB."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(KEPT_BYTES)
 
@@ -140,9 +127,7 @@ def _unwritable(path: str) -> str:
 
 
 def forget_other_pid(parent: Any) -> None:
-    """Remove ``twistd``'s PID file if it names no server that runs: the process was killed, and its
-    number is another's now, in a container nearly always our own.
-    """
+    """Remove ``twistd``'s PID file if its number is another's now; in a container often our own."""
     path = (parent or {}).get("pidfile")
     with suppress(OSError, ValueError):
         if path:

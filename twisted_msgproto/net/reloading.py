@@ -29,8 +29,7 @@ class Change(NamedTuple):
     apply: Callable[[], object]
 
 
-Reread = Callable[[], Iterable[Change]]
-"""It reads files again, and raises ConfigurationError, one line, if a file is broken."""
+Reread = Callable[[], Iterable[Change]]  # ConfigurationError, one line, if a file is broken
 
 
 class Reloaded(NamedTuple):
@@ -67,10 +66,7 @@ def reload(rereads: Iterable[Reread]) -> list[str]:
 
 
 class ReloadOnHangUp(Service):
-    """SIGHUP reloads while this service runs, and SIGINT and SIGTERM end the reactor once.
-
-    The kernel also sends SIGHUP when the process loses its terminal; that ends the process.
-    """
+    """SIGHUP reloads, or ends a process without its terminal; SIGINT and SIGTERM end it once."""
 
     def __init__(self, reactor: Any, reload: Callable[[], Reloaded]) -> None:
         self._reactor = reactor

@@ -35,10 +35,7 @@ from .deferreds import Later, Waiters, awaited, guarded
 from .factory import host_of
 from .link import Link
 
-GOODBYE_SECONDS: Final = 1.0
-"""The last words of a session may need this long to be written and read, then the connection is
-cut.
-"""
+GOODBYE_SECONDS: Final = 1.0  # for last words to be written and read
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -50,9 +47,8 @@ def hook(method: H) -> H:
 
 
 def only_hooks(kind: type, base: type) -> None:
-    """Raise TypeError if ``kind``, an application's subclass of ``base``, has a name of ``base``
-    that is no hook: it would replace something of ours, perhaps unseen.  Likewise for a method
-    that is a hook but for its spelling: it would never be called.
+    """Raise TypeError if ``kind``, an application's subclass of ``base``, replaces a name that is
+    no hook, perhaps unseen, or misspells a hook, which would never be called.
 
     Sessions are told apart by identity: give ``kind`` an ``__eq__`` that a dataclass leaves alone.
     """
@@ -79,9 +75,8 @@ def only_hooks(kind: type, base: type) -> None:
 
 
 def misspelt(name: str, hooks: Iterable[str]) -> str | None:
-    """Return the hook of which ``name`` has every letter, or all but one, and nearly in its order.
-
-    Upper case, underscores, and whether it is an s or a z make no difference.
+    """Return the hook of which ``name`` has every letter, or all but one, and nearly in its order;
+    upper case, underscores, and whether it is an s or a z make no difference.
     """
     if name.startswith("_"):
         return None
@@ -99,18 +94,11 @@ class Linked(Protocol):
 
     A class of a protocol names the class of its links.  Any other subclass is an application's:
     of the names of its base it may define those of hooks.
-
-    Attributes:
-        transport: what carries the session.
     """
 
     __links: ClassVar[type[Link]]
 
     def __init_subclass__(cls, *, link: type[Link] | None = None) -> None:
-        """``link``: the class of the links; None for a class of an application.
-
-        Raises TypeError if an application's class has a name of ours that is no hook.
-        """
         super().__init_subclass__()
         if link is not None:
             cls.__links = link
@@ -120,9 +108,7 @@ class Linked(Protocol):
 
     @property
     def link(self) -> Any:
-        """Return what connects the session with its machine and its wire: for protocols, not for
-        applications.
-        """
+        """Return what joins the session to its machine and wire: for protocols alone."""
         try:
             return self.__link
         except AttributeError:
@@ -271,10 +257,7 @@ class SessionHooks:
 
 
 class OrderlyLink(Link):
-    """A link that can be closed in order.
-
-    A protocol says what an orderly end is (:meth:`endInOrder`, :meth:`endNow`).
-    """
+    """A link that can be closed in order: :meth:`endInOrder`, or in the end :meth:`endNow`."""
 
     peerSaid: Exception | None = None  # why it ends the session
     _drainTimer: Any = None  # the call that ends an orderly end that takes too long
@@ -330,14 +313,12 @@ class OrderlyLink(Link):
         self.drain()
 
     def endNow(self) -> None:
-        """Say the last words, such as acknowledgements, and end the connection, whatever is in
-        flight.
-        """
+        """Say the last words, such as acknowledgements, and end, whatever is in flight."""
         self._lastWords()
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
-        """Note that the connection is gone before it could be used (WebSocket)."""
+        """The connection is gone before it could be used (WebSocket)."""
         self.closeReason = error
         self._ended = self._gone = True
         self._closed()
@@ -366,18 +347,14 @@ class OrderlyLink(Link):
             self._closeWaiters.fire(None)
 
 
-BATCH_WEIGHT_BYTES: Final = 2000
-"""A batch that waits for the sink counts as this many bytes beside its own.  Otherwise a peer
-whose tiny messages alternate in kind could make millions of batches out of 64 MiB.
-"""
+BATCH_WEIGHT_BYTES: Final = 2000  # on top while it waits: 64 MiB of tiny ones could be millions
 
 Hook = Callable[[MessageBatch], Later]
 
 
 def log_not_stored(log: Logger, peer: str, failure: Failure, again: bool, of: object) -> None:
-    """Log why messages of ``peer`` are never acknowledged: a disk's fault in one line, and none if
-    something was lost before (``again``), any other with its traceback, which has no hook of ``of``
-    in it if a Deferred has failed.
+    """Log why messages of ``peer`` are never acknowledged: a disk's fault in one line (none if
+    ``again``), others with a traceback, which has no hook of ``of`` if a Deferred has failed.
     """
     if failure.check(QueueError):
         if not again:
@@ -436,7 +413,6 @@ class SessionLink(OrderlyLink):
         self._deliverTo(self.protocol.batchReceived, batch, position)
 
     def _deliverTo(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
-        """Give ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
         factory = self.factory
         traffic, count = factory.traffic, batch.count
         traffic.messages += count
@@ -499,10 +475,8 @@ class SessionLink(OrderlyLink):
                 self._follow(events)
 
     def _notSafe(self, position: Any, failure: Failure) -> None:
-        """Note that what stood at ``position`` will never be safe: neither it nor what follows is
-        acknowledged.
-
-        Continuing would leave a gap in what is stored of this session, so the machine ends it.
+        """Neither what stood at ``position`` nor what follows is acknowledged: the machine ends the
+        session, of which a gap would be stored otherwise.
         """
         log_not_stored(self.log, self.peer, failure, self._lossLogged, self.protocol)
         self.setCloseReason(

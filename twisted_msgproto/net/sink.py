@@ -39,7 +39,7 @@ class IMessageSink(Interface):
 
 
 class MessageSink(Protocol):
-    """Accepts batches and says when they are safe: what :class:`IMessageSink` says, for types."""
+    """What :class:`IMessageSink` says, for types."""
 
     def put(self, batch: MessageBatch, /) -> Later:
         """Make ``batch`` safe: done when this returns None, or when what it returns has fired.
@@ -146,9 +146,7 @@ class DurableSink:
         self._woken = False  # a call of _fire is on its way
 
     def put(self, batch: MessageBatch) -> Deferred[int | None]:
-        """Queue ``batch``; fires with its first offset when it is on disk, fails if it cannot be
-        written.
-        """
+        """Queue ``batch``; fires with its first offset when it is on disk, or fails."""
         safe: Deferred[int | None] = Deferred()
 
         def finished(error: BaseException | None, first: int | None) -> None:

@@ -49,10 +49,7 @@ ffi: Any = getattr(SSL, "_ffi", None)
 
 log: Logger = Logger(namespace="twisted_msgproto.tls")
 
-CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""TLS 1.2 may use these ciphers, in OpenSSL's words; TLS 1.3 has its own suites, all
-authenticated.
-"""
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"  # TLS 1.2; 1.3 has only authenticated ones
 
 SUITES: Final = b"TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256"
 
@@ -223,8 +220,7 @@ costliest record of one byte needs a quarter of a millisecond.
 
 HEADER_BYTES: Final = 5
 
-LARGE_BYTES: Final = 16 << 10
-"""A connection has a large buffer in OpenSSL when it has read more than this at once."""
+LARGE_BYTES: Final = 16 << 10  # more in one read leaves OpenSSL with a large buffer
 
 LARGE_BUFFERS: Final = 64
 """At most this many connections of an endpoint keep a large buffer; above it the connection that

@@ -15,20 +15,17 @@ from twisted.internet.interfaces import IReactorCore
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 TURN_SECONDS: Final = 0.008
-"""The input of a connection is processed for about this much CPU time; then others have their turn.
-
-A good client's message needs two or three turns, so about 25 ms beside one hostile peer.
+"""A connection's input is processed for about this much CPU time; then others have their turn.  A
+good client's message needs two or three, so about 25 ms beside one hostile peer.
 """
 
 FIRST_READ_BYTES: Final = 16 << 10
 
-TIMED_BYTES: Final = 4 << 10
-"""The pace does not change for smaller reads: none of them is slow."""
+TIMED_BYTES: Final = 4 << 10  # smaller reads change no pace: none of them is slow
 
 PARTIAL_READ_BYTES: Final = 64 << 10
-"""While a message is not here in full, a read returns at most this many bytes.  A thousand peers
-that never end theirs could otherwise bring a gigabyte in one turn of the reactor, before the ledger
-can hold them back.
+"""A read of an unfinished message returns no more.  A thousand peers that never end theirs could
+bring a gigabyte in one turn, before the ledger can hold them back.
 """
 
 READ_BYTES_MIN: Final = 1 << 10
@@ -37,9 +34,7 @@ Slow = Callable[[str, str, float], None]
 
 
 def spent_of(clock: Any) -> Callable[[], float]:
-    """Return what tells the CPU seconds that were spent so far: a busy machine should not make
-    reads smaller.  Without a real reactor it is the clock.
-    """
+    """Return what tells the CPU seconds spent: a busy machine should not make reads smaller."""
     seconds: Callable[[], float] = clock.seconds
     return time.thread_time if IReactorCore.providedBy(clock) else seconds
 
@@ -81,10 +76,7 @@ class TurnWatch:
     def measure(
         self, owner: Any, *names: str, peer: str, host: str = "", transport: Any = None
     ) -> None:
-        """Measure these methods of ``owner`` from now on; ``peer`` at ``host`` causes the calls.
-
-        On TLS, which delivers several records in a turn, its ``transport`` is measured, too.
-        """
+        """Measure these methods of ``owner`` from now on, and those of a TLS ``transport``."""
         tls = isinstance(transport, TLSMemoryBIOProtocol)
         for each, name in [(owner, name) for name in names] + [(transport, "dataReceived")] * tls:
             setattr(each, name, partial(self._measured, peer, host, getattr(each, name)))

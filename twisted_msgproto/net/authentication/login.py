@@ -1,7 +1,4 @@
-"""Who a client is: identities, and the portal that is asked about them.
-
-Those whom the throttle lets through are asked about, and the answers are timed.
-"""
+"""Who a client is: identities, and the portal that is asked, whose answers are timed."""
 
 from __future__ import annotations
 
@@ -175,10 +172,7 @@ _WHY: Final = {
 
 log = Logger(namespace="twisted_msgproto.authentication")
 
-NUL: Final = "\0"
-"""No user's name has it: the system's functions raise ValueError for it, and a peer's fault is no
-fault of a checker.
-"""
+NUL: Final = "\0"  # in no user's name: systems raise ValueError, and that is no checker's fault
 
 
 @dataclass(slots=True, eq=False)
@@ -210,9 +204,8 @@ class Authentication:
     """
 
     def __init__(self, portal: Portal, factory: SessionFactory, handShake: float = inf) -> None:
-        """Make the authentication of one server, whose limits contain :data:`.LOGIN_LIMITS`.
-
-        ``handShake``: the seconds within which a client has to be answered; no login waits longer.
+        """Authenticate for one server, whose limits contain :data:`.LOGIN_LIMITS`; a client has to
+        be answered within ``handShake`` seconds, and no login waits longer.
         """
         self.portal: Portal = expected_portal(portal)
         self._factory = factory

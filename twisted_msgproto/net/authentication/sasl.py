@@ -37,24 +37,19 @@ from .login import expected_portal
 from .throttle import NAME_BYTES_MAX
 
 SCRAM_ITERATIONS: Final = 4096
-"""RFC 7677 asks for this many rounds; each attempt costs both sides that many.
-
-A client refuses fewer: a false server could guess the password from the answer more cheaply.
+"""Of RFC 7677; each attempt costs both sides so many.  A client refuses fewer: a false server could
+guess the password from the answer more cheaply.
 """
 
 SCRAM_ITERATIONS_MAX: Final = 200_000
-"""A client computes at most this many rounds, whatever the server asks for: that is about 50 ms in
-which nothing else is done.  ``scram_iterations`` of :func:`credentials` changes it.
-"""
+"""Of a client, about 50 ms in which nothing else is done; see :func:`credentials`."""
 
 Login = Callable[[ICredentials, str | None], "Deferred[LoggedIn]"]
 """Asks the checkers about credentials and the name in them; fails with UnauthorizedLogin."""
 
 
 Respond = Callable[[bytes], "Deferred[Any]"]
-"""Checks a response of one exchange: fires with the next challenge in bytes or with LoggedIn;
-raises SaslRefused, or fails with it or with UnauthorizedLogin.
-"""
+"""Fires with the next challenge or LoggedIn; fails with SaslRefused or UnauthorizedLogin."""
 
 
 class SaslRefused(Exception):
@@ -107,9 +102,8 @@ class AnonymousAccess(SaslMechanism):
 
 
 class ScramSha256(SaslMechanism):
-    """Implements SCRAM-SHA-256 (RFC 5802, RFC 7677) without channel binding.
-
-    The server's proof goes out as a challenge, which the client answers with an empty response.
+    """SCRAM-SHA-256 (RFC 5802, RFC 7677) without channel binding; a client answers the server's
+    proof, a challenge, with an empty response.
     """
 
     name = "SCRAM-SHA-256"

@@ -42,11 +42,9 @@ LOGIN_LIMITS: Final = (
     Limit("login-rate", 1.0, "logins/s", "of an address or a name are checked then", 0.001),
 )
 
-WAIT_SECONDS: Final = 8.0
-"""A login waits for its check at most this long; less if the hand-shake asks it."""
+WAIT_SECONDS: Final = 8.0  # at most that a login waits; less if the hand-shake asks it
 
-LINE_MAX: Final = 100
-"""This many logins wait for a check; above it one is refused without."""
+LINE_MAX: Final = 100  # logins that wait for a check; above it one is refused without
 
 WINDOW_SECONDS: Final = 3600.0
 
@@ -57,14 +55,11 @@ unused for longest are dropped.  As many pairs are known to have logged in.
 A bucket uses about 300 bytes, so all three use 9 MB at most.
 """
 
-KNOWN_ADDRESSES_MAX: Final = 16
-"""Addresses a name is known from, so that one user's many addresses do not displace all others."""
+KNOWN_ADDRESSES_MAX: Final = 16  # of a name, lest one user's many displace all others
 
-KNOWN_SECONDS: Final = 30 * 86400.0
-"""A pair is known for 30 days after it logged in: longer than any holiday's silence."""
+KNOWN_SECONDS: Final = 30 * 86400.0  # after a log-in; longer than any holiday's silence
 
-KNOWN_FAILURES_MAX: Final = 5
-"""After this many wrong passwords, a known pair is treated like any other until it logs in."""
+KNOWN_FAILURES_MAX: Final = 5  # then a known pair is like any other until it logs in
 
 TOGETHER_MAX: Final = 100
 """At most this many logins of an address or a name are checked at one time while none of them has
@@ -74,20 +69,15 @@ After a restart a thousand clients come back through one address, and the checke
 soon as one fails, only as many are checked together as there are tokens.
 """
 
-NAME_BYTES_MAX: Final = 255
-"""A user's name in a file, or in SASL, has no more; what is longer is remembered as it is."""
+NAME_BYTES_MAX: Final = 255  # of a name in a file or SASL; a longer one is remembered as it is
 
-_ALMOST: Final = 1 - 1e-6
-"""A token counts as whole from here on: clocks count seconds since 1970 in 2⁻²² s, so sums are
-rounded.
-"""
+_ALMOST: Final = 1 - 1e-6  # a token: clocks count seconds since 1970 in 2⁻²² s, sums are rounded
 
 _TICK: Final = 0.001
 
 WAIT_MIN: Final = 1.0
-"""Seconds a login has to have waited to be checked although its name has no token.
-
-So at most :data:`LINE_MAX` such checks are made each second, whatever the hand-shake leaves.
+"""A login waits so long to be checked although its name has no token: so at most :data:`LINE_MAX`
+such checks are made each second, whatever the hand-shake leaves.
 """
 
 
@@ -159,9 +149,7 @@ class Buckets:
         self._poor_until = -inf  # until then a new one may be one that had to make room
 
     def of(self, key: object, now: float) -> Bucket:
-        """Return the bucket of ``key``; a new one is full, unless it may have made room just
-        now.
-        """
+        """Return the bucket of ``key``; a new one is full, unless it just made room."""
         bucket = self._buckets.get(key)
         if bucket is not None:
             self._buckets.move_to_end(key)
@@ -295,9 +283,8 @@ class Throttle:
         return attempt
 
     def poll(self, now: float) -> list[tuple[Attempt, bool]]:
-        """Return who waits no longer, in order, and whether it is checked now or refused unchecked.
-
-        Each one that is checked has to come back with ``succeeded`` or ``failed``.
+        """Return who waits no longer, in order, and whether it is checked, or refused unchecked.
+        Who is checked has to come back with ``succeeded`` or ``failed``.
         """
         self._look(now)
         decided, self._decided = self._decided, []

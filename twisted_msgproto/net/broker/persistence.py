@@ -40,11 +40,9 @@ from .served_broker import ServedBroker
 if TYPE_CHECKING:
     from ...queue.broker_files import BrokerState, Loaded, Waiting
 
-TEND_SECONDS: Final = 0.4
-"""Settlements are written this often; with the write itself they are less than a second late."""
+TEND_SECONDS: Final = 0.4  # with the write itself settlements are less than a second late
 
-AGAIN_SECONDS: Final = 1.0
-"""After this time a disk that failed is asked again."""
+AGAIN_SECONDS: Final = 1.0  # then a disk that failed is asked again
 
 MICROSECONDS: Final = 1_000_000
 
@@ -159,10 +157,7 @@ class BrokerPersistence:
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 
     def stored(self, batch: MessageBatch, first: int) -> None:
-        """A batch with envelopes is on disk, from the offset ``first`` on: publish its messages.
-
-        The sink calls this in the order of offsets, before it tells who waits for the batch.
-        """
+        """Publish messages of a batch that is on disk from ``first`` on; called in this order."""
         try:
             self._publish(batch, first)
         except Exception:

@@ -42,16 +42,11 @@ from ..logs import LIMITS as LIMITS_MET
 from ..site.queue_view import BODIES_BYTES_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 
-MESSAGES_AT_ONCE: Final = 200
-"""Messages of one read are published in lots of this size; a turn may end between two lots.  So
-many are read back at a time, too.
-"""
+MESSAGES_AT_ONCE: Final = 200  # published, or read back, in one lot; a turn may end between two
 
-MESSAGE_STEPS: Final = 40
-"""To publish one message is this many steps of about 0.1 µs."""
+MESSAGE_STEPS: Final = 40  # of about 0.1 µs, to publish one
 
-Rows = Sequence[tuple[QueueName, bytes, bytes]]
-"""Messages for queues, in order: the queue, the envelope and the body of each."""
+Rows = Sequence[tuple[QueueName, bytes, bytes]]  # queue, envelope and body of each, in order
 
 
 class ServedBroker:
@@ -353,8 +348,7 @@ def _last_of(count: int, call: Callable[[], None]) -> Callable[[], None]:
 
 PAUSED_FOR: Final = "broker-queues"
 
-OWING_TIMES: Final = 4
-"""All that waits may be at most this multiple of the limit, while some of its senders are read."""
+OWING_TIMES: Final = 4  # times the limit: so much may wait while some of its senders are read
 
 
 class Sender(Protocol):

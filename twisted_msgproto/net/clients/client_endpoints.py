@@ -1,7 +1,4 @@
-"""Make a Twisted client endpoint of ENDPOINT and the ``--tls-…`` options.
-
-Everything an operator can get wrong here is a ConfigurationError that says what.
-"""
+"""Twisted's client endpoint of ENDPOINT and ``--tls-…``; all faults are ConfigurationErrors."""
 
 from __future__ import annotations
 
@@ -44,8 +41,7 @@ from ..endpoint_strings import (
 )
 from .command_types import ClientEndpoint, ConnectOptions
 
-ADDRESS: Final = re.compile(r"([\w.-]*[.\w]|\[[\w:.%]+\]):\d+")
-"""Who writes this has left out the kind of the endpoint."""
+ADDRESS: Final = re.compile(r"([\w.-]*[.\w]|\[[\w:.%]+\]):\d+")  # without its kind
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -179,9 +175,7 @@ def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionC
 
 @implementer(IOpenSSLClientConnectionCreator)
 class SayingWhy:
-    """Says what is wrong with a server's certificate; OpenSSL's own error is the same for one that
-    has expired and for one of an unknown authority.
-    """
+    """Says what is wrong with a certificate: OpenSSL has one error for all that may be."""
 
     def __init__(self, inner: IOpenSSLClientConnectionCreator) -> None:
         self._inner = inner

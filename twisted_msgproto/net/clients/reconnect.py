@@ -1,6 +1,4 @@
-"""Clients come back with these services: they keep one session at a time, for as long as the
-service runs.
-"""
+"""These services keep one session at a time, and come back, for as long as they run."""
 
 from __future__ import annotations
 
@@ -36,28 +34,21 @@ RECONNECT_LIMITS: Final = (
     Limit("waiting-bytes", 64 << 20, "bytes", "of what waits for a session", 1),
 )
 
-DRAIN_SECONDS: Final = 4.0
-"""Calls in flight get this many seconds when a service stops, if the factory has no limit
-``drain``.
-"""
+DRAIN_SECONDS: Final = 4.0  # for calls in flight at the end, if there is no limit ``drain``
 
 BACKOFF_FACTOR: Final = 2.0
 
-BACKOFF_JITTER: Final = 0.5
-"""This share of a wait is random, lest all clients reconnect at the same moment."""
+BACKOFF_JITTER: Final = 0.5  # of a wait is random, lest all clients reconnect at the same moment
 
 
 class ReconnectState(StrEnum):
-    """These are the states of a client that reconnects; each member equals its name in lower
-    case.
-    """
+    """The states of a client that reconnects; each equals its name in lower case."""
 
     CONNECTING = "connecting"
 
     UP = "up"
 
-    DOWN = "down"
-    """There is no connection: not started, stopped, or the next attempt is yet to come."""
+    DOWN = "down"  # not started, stopped, or the next attempt is yet to come
 
     REFUSED = "refused"
     """The server said no.  It stays so during further attempts, until one ends otherwise."""

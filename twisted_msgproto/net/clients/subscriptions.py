@@ -14,8 +14,7 @@ from ..deferreds import Waiters
 
 T = TypeVar("T")
 
-LOST = "lost"
-"""A subscription has ended for this reason when its session ended first."""
+LOST = "lost"  # a subscription ended for this reason when its session ended first
 
 REFUSED = "refused"
 

@@ -20,19 +20,16 @@ from .queue_view import MessageShown, NoSuchQueue, QueueShown, from_json
 
 SOCKET_NAME: Final = "control"
 
-PATH_BYTES_MAX: Final = 103
-"""A path of a UNIX socket may have this many bytes on every system (107 on Linux)."""
+PATH_BYTES_MAX: Final = 103  # of a UNIX socket, on every system (107 on Linux)
 
-DESCRIPTORS: Final = "/proc/self/fd"
-"""Linux shows the files that a process has open here, so a short path leads to each directory."""
+DESCRIPTORS: Final = "/proc/self/fd"  # of what is open here: a short path to each directory
 
 ANSWER_SECONDS: Final = 30.0
 ANSWER_BYTES_MAX: Final = 64 << 20
 
 ERROR_TEXT_MAX: Final = 4000
 
-ADDRESS: Final = re.compile(r"[^/]+:\d+")
-"""Who writes this means a status endpoint, and no directory."""
+ADDRESS: Final = re.compile(r"[^/]+:\d+")  # this is a status endpoint, and no directory
 
 
 class SocketPath:

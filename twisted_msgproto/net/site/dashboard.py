@@ -1,26 +1,18 @@
-"""The Grafana dashboard for a gateway's metrics, as a table of its panels.
-
-``packaging/dashboard.json`` is what ``msgproto status --grafana`` prints of it.
-"""
+"""The Grafana dashboard, as a table of panels: ``msgproto status --grafana`` prints it."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-SCHEMA_VERSION: Final = 39
-"""Grafana 11 writes this version; later ones read it."""
+SCHEMA_VERSION: Final = 39  # as Grafana 11 writes it; later ones read it
 
-COLUMNS: Final = 24
-"""Grafana's grid is so wide."""
+COLUMNS: Final = 24  # of Grafana's grid
 
 SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
 
 
 class Panel(NamedTuple):
-    """One panel: what it shows, and how wide and high it is in Grafana's grid.
-
-    ``shown`` has expressions of PromQL, each with the text of its legend; ``@`` selects instances.
-    """
+    """One panel; ``shown``: expressions of PromQL with their legends, ``@`` selects instances."""
 
     title: str
     unit: str

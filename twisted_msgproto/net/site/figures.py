@@ -34,8 +34,7 @@ from .queue_figures import (
     short,
 )
 
-Figures = dict[str, Any]
-"""What a gateway shows, as JSON has it; ``docs/status.md`` describes it."""
+Figures = dict[str, Any]  # as JSON has them; ``docs/status.md`` describes them
 
 KEPT_SECONDS: Final = 1.0
 
@@ -261,9 +260,7 @@ class GatewayFigures:
 
 
 def _walk_states(factory: Any, states: Counter[Any]) -> None:
-    """Count the states that ``states`` lacks: of MTL, whose sessions share a machine, and of
-    subclasses that count in their own way.
-    """
+    """Count what ``states`` lacks: MTL's sessions share a machine, subclasses count as they do."""
     tracks = factory.counters.tracks if states else lambda _: False
     live = [one for one in factory.liveConnections if not tracks(getattr(one, "link", None))]
     states.update(map(_state_of, live))  # by the state itself, because its name takes longer

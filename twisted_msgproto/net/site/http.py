@@ -32,13 +32,9 @@ CHANGES: Final = b"x-msgproto"
 
 Query = Mapping[str, str]
 
-CONNECTIONS_MAX: Final = 100
-"""At most this many connections to one site are open: 32 pages that listen, and others that come
-and go.  For a newcomer the one closes that has waited longest without a whole request.
-"""
+CONNECTIONS_MAX: Final = 100  # the one longest without a whole request makes room
 
-REQUEST_SECONDS: Final = 30.0
-"""A whole request has to come within this time, and the next one on the same connection, too."""
+REQUEST_SECONDS: Final = 30.0  # for a whole request, and again for the next one
 
 
 class BodilessRequest(Request):
@@ -239,25 +235,19 @@ def _nothing(query: Query) -> Any:
 
 SAMPLE_SECONDS: Final = 2.0
 
-LISTENERS_MAX: Final = 32
-"""At most this number of pages may listen; a sample has some 10 kB for each, the first 40 kB."""
+LISTENERS_MAX: Final = 32  # a sample has some 10 kB for each page, the first 40 kB
 
-STALLED_SECONDS: Final = 30.0
-"""A page that has not read for this long gives way to another one, where all places are taken."""
+STALLED_SECONDS: Final = 30.0  # then a page that reads nothing gives way, if all places are taken
 
 
 @implementer(IPushProducer)
 class _Listener:
-    """One page that is sent samples; one that does not read misses some.
-
-    Attributes:
-        stalled_at: the page does not read since this time of the clock; infinite if it reads.
-    """
+    """One page that is sent samples; one that does not read misses some."""
 
     def __init__(self, request: Request, clock: Callable[[], float]) -> None:
         self._request = request
         self._clock = clock
-        self.stalled_at = inf
+        self.stalled_at = inf  # since when the page does not read
         self._told_at = 0  # µs: the flow until then is known to the page
         request.registerProducer(self, True)
 

@@ -212,8 +212,7 @@ def _protocols(protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
     yield from counted.values()
 
 
-SUMMED: Final = frozenset(("faults", "turned_away"))
-"""These counters are the sums of what has labels: they have no metric of their own."""
+SUMMED: Final = frozenset(("faults", "turned_away"))  # of labelled ones: they are no metrics
 
 
 def _count(

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from ...core.errors import age
 
-SHOWN_MAX: Final = 200
-"""So many of a kind are shown one by one, such as sessions."""
+SHOWN_MAX: Final = 200  # one by one, of a kind such as sessions
 
 NOTHING_READ: Final[Mapping[str, Any]] = {
     "oldest": None,
@@ -216,10 +215,7 @@ def _number(value: object) -> float | None:
 # ── the first line of the page: whether all that was acknowledged is safe, and lands ─────────────
 
 
-STANDS_STILL_SECONDS: Final = 60.0
-"""A consumer that leaves messages unread for this long does not land them: a bridge commits every
-few seconds, and a slow batch takes some ten.
-"""
+STANDS_STILL_SECONDS: Final = 60.0  # a bridge commits every few seconds, a slow batch in some ten
 
 
 class Verdict(NamedTuple):

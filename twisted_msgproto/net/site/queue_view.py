@@ -19,9 +19,7 @@ MESSAGES_SHOWN: Final = 10
 MESSAGES_SHOWN_MAX: Final = 1000
 
 BODIES_BYTES_MAX: Final = 4 << 20
-"""``peek`` ends before the messages of one answer have more bytes than this, and shows at least
-one.
-"""
+"""``peek`` shows no more bytes of messages in one answer, but at least one message."""
 
 
 class NoSuchQueue(QueueError):
@@ -74,9 +72,7 @@ class BrokerView(Protocol):
         """Drop everything that waits; return how many messages that were."""
 
     def requeue(self, space: str, name: str, to: str) -> Any:
-        """Put all that waits to the queue ``to`` of the same space, with no tries; return how
-        many messages that were.
-        """
+        """Put all that waits to the queue ``to`` of its space, with no tries; return how many."""
 
 
 def within_bounds(messages: Sequence[MessageShown]) -> Sequence[MessageShown]:

@@ -56,8 +56,7 @@ from .queue_view import (
 
 SOCKET_MODE: Final = 0o600
 
-TOKEN_BYTES_LEAST: Final = 16
-"""A token is at least this long, so that it cannot be guessed."""
+TOKEN_BYTES_LEAST: Final = 16  # so that a token cannot be guessed
 
 OPEN_PATH: Final = b"healthz"
 
@@ -394,9 +393,7 @@ def _queue(query: Query) -> tuple[str, str]:
 # ── the machines of the page ────────────────────────────────────────────────────────────────────
 
 Drawing = dict[str, Any]
-"""``states``: their names, in the table's order; ``moves``: ``from``, ``to`` and ``events``, for
-each two states that a move leads between.
-"""
+"""``states``: names, in the table's order; ``moves``: ``from``, ``to`` and their ``events``."""
 
 
 def drawing(table: Mapping[Any, Mapping[type, Any]]) -> Drawing:

@@ -1,6 +1,4 @@
-"""A wire carries a session: :mod:`.stream` serves TCP, TLS and UNIX sockets, :mod:`.websocket` the
-others.  It knows nothing of the protocol.
-"""
+"""A wire carries a session, and knows nothing of its protocol: byte streams, and WebSocket."""
 
 from __future__ import annotations
 
@@ -24,16 +22,11 @@ class Wire(ABC):
     ``neverConnected(error)``.
     """
 
-    write: Callable[[Any], None]
-    """Write bytes on a byte stream; a list of frames on WebSocket."""
+    write: Callable[[Any], None]  # bytes on a byte stream; a list of frames on WebSocket
 
-    output: Any = None
-    """What the peer has not read yet (:class:`.stream.Output`); None where nobody can tell."""
+    output: Any = None  # unread yet (:class:`.stream.Output`); None where nobody can tell
 
-    held: int = 0
-    """How many bytes of an incomplete input are held; ``received`` with nothing in it
-    says that the number has changed.
-    """
+    held: int = 0  # bytes of incomplete input; an empty ``received`` says that it changed
 
     @abstractmethod
     def close(self, fault: bool) -> None:

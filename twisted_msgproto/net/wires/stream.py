@@ -102,10 +102,7 @@ class StreamWire(Wire):
 # ── what the peer has not read yet ──────────────────────────────────────────────────────────────
 
 
-SLICE_BYTES: Final = 64 << 10
-"""Transports receive at most this many bytes at a time.  They report only when all of them are
-gone, so this is also the step in which progress is seen.
-"""
+SLICE_BYTES: Final = 64 << 10  # a transport reports when all is gone: progress comes in steps
 
 
 def flushing_write(
@@ -145,8 +142,7 @@ def flushing_write(
     return write
 
 
-_TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
-"""Of Linux: segments on their way, bytes that the peer's system has, bytes that were not sent."""
+_TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")  # Linux: unacked segments, acked bytes, unsent
 
 
 def in_flight(transport: Any) -> tuple[int, int]:

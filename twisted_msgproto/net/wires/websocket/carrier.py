@@ -1,7 +1,4 @@
-"""Bound autobahn's protocol classes on every side, and let them carry messages for a session.
-
-This module is the only place that knows about autobahn's internals.
-"""
+"""Bound autobahn's protocol classes, whose internals are known here alone, on every side."""
 
 from __future__ import annotations
 
@@ -44,13 +41,11 @@ from .frames import (
 )
 
 _FIRST_STRETCH, _STRETCH_MIN, _STRETCH_MAX = 128, 8, 512
-"""This many messages or fragments are processed before the clock is read: at first, at least and at
-most.  When the turn is over the rest of what was read waits for the next one; 64 KiB of tiny
-fragments would need 60 ms.
+"""So many messages or fragments are processed before the clock is read: at first, least and most.
+The rest waits for the next turn if this one is over: 64 KiB of tiny ones would need 60 ms.
 """
 
-_UNTIMED_BYTES: Final = 1 << 10
-"""So small a read is not timed: reading the clock costs some microseconds."""
+_UNTIMED_BYTES: Final = 1 << 10  # of a read that is not timed: the clock costs microseconds
 
 LONG_HEAD: Final = "the HTTP head is too long"
 
@@ -62,8 +57,7 @@ _FOR_UPGRADE: Final = re.compile(
     "|websocket_(extensions|key|origin|protocols)"
 )
 
-_NEVER_QUEUED: Final[deque[Any]] = deque(maxlen=0)
-"""All connections share this, since ours queue elsewhere: an empty deque weighs 760 bytes."""
+_NEVER_QUEUED: Final[deque[Any]] = deque(maxlen=0)  # shared: an empty one weighs 760 bytes
 
 _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
     autobahn.WebSocketServerProtocol.STATE_CONNECTING,
@@ -441,9 +435,7 @@ class Carrier(_Mixin):
         self.send(data)
 
     def _closeConnection(self, abort: bool = False) -> None:
-        """Close the transport: at once, or when the peer has read what waits.  After both close
-        frames there is nothing to cut off: a reset could overtake ours.
-        """
+        """Close the transport; after both close frames no reset may overtake ours."""
         if abort and (self._overdue or not self.wasClean):
             self.transport.abortConnection()
         elif self._upgraded:

@@ -39,11 +39,7 @@ WEBSOCKET_LIMITS: Final = (
     Limit("unread-seconds", 30.0, "s", "a peer that reads nothing for this long is dropped", 0.001),
 )
 
-FRAMES_MAX: Final = 1 << 17
-"""A message has no more fragments.
-
-4 MiB in fragments of 64 bytes are the most that is usual: conformance cases 9.3.1 and 9.4.1.
-"""
+FRAMES_MAX: Final = 1 << 17  # usual is half: 4 MiB by 64 bytes (cases 9.3.1 and 9.4.1)
 
 UPGRADE_BYTES: Final = 16 << 10
 
@@ -51,15 +47,9 @@ CLOSE_SECONDS: Final = 5.0
 
 PONG_SECONDS: Final = 30.0
 
-PINGS_STEP_SECONDS: Final = 0.5
-"""What is due within this time is done together, in one turn of the reactor: most of what a ping
-costs is the turn, and that its code and its connection are in no cache.
-"""
+PINGS_STEP_SECONDS: Final = 0.5  # what is due within is done in one turn: most of its cost
 
-PINGS_SPREAD: Final = 0.5
-"""The first ping comes up to this share of its time earlier, by chance: after a restart all peers
-connect at once, and would be pinged together for as long as they live.
-"""
+PINGS_SPREAD: Final = 0.5  # earlier for the first: else a restart's peers stay together
 
 
 # ── frames as bytes (rfc 6455, section 5) ───────────────────────────────────────────────────────
@@ -362,10 +352,7 @@ class QuietLog:
 
 
 class Keepalive:
-    """The pings of one connection (RFC 6455), and what is done when nothing comes back.
-
-    Whatever the peer sends shows that it lives: a large message leaves it no room for a pong.
-    """
+    """The pings of one connection; whatever comes shows life: a large message delays a pong."""
 
     __slots__ = ("_asked_at", "_call", "_clock", "_gone", "_interval", "_ping", "heard")
 
