@@ -213,6 +213,8 @@ class Step:
 
 
 class Serving(State):
+    """The states of a server."""
+
     AWAITING = auto()  # no CONNECT, or none that was accepted
     AUTHENTICATING = auto()  # CONNECT came; the application decides
     OPEN = auto()
@@ -247,6 +249,8 @@ SERVER: Final[Table[Serving]] = {
 
 
 class Connecting(State):
+    """The states of a client."""
+
     IDLE = auto()  # CONNECT not sent, or refused
     WAITING = auto()  # CONNECT sent
     OPEN = auto()

@@ -253,6 +253,8 @@ class Step:
 
 
 class ClientState(State):
+    """The states of a client."""
+
     START = auto()
     AWAITING_WELCOME = auto()
     OPEN = auto()
@@ -260,6 +262,8 @@ class ClientState(State):
 
 
 class ServerState(State):
+    """The states of a server."""
+
     AWAITING_HELLO = auto()
     RECEIVING_HELLO = auto()  # H's attachments are on their way
     AUTHORISING = auto()  # the application decides between W and F
